@@ -3,7 +3,7 @@
 import pytest
 
 from federation_in_process import APPLE, Federation, World, settings
-from real_federation import federation, started
+from real_federation import federation, launched
 from test_faults import mistaken, tensors
 
 
@@ -16,8 +16,8 @@ def world(tmp_path, monkeypatch):
 @pytest.fixture
 def local(tmp_path, request):
     """Three started silos and a server as real processes, which all end with the test."""
-    with federation(tmp_path / "local", **getattr(request, "param", {})) as made:
-        yield started(made)
+    with federation(tmp_path / "local", **getattr(request, "param", {})) as processes:
+        yield launched(processes)
 
 
 @pytest.fixture(scope="session")

@@ -230,7 +230,7 @@ def loaded(paths):
     return {n: load_file(path) for n, path in paths.items() if path.exists()}
 
 
-def same(expected, actual):
+def equal(expected, actual):
     """Whether models are equal bit by bit."""
     return expected.keys() == actual.keys() and all(
         expected[n].keys() == actual[n].keys()

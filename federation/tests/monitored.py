@@ -17,9 +17,9 @@ from pomona_federation.supervision.status_files import WAITING, WaitingStatus
 HOSTILE = "<script>alert(1)</script> \"quoted\" & 'so'\\"
 
 
-def copied(source, to):
+def copied(source, target):
     """A copy of kits that a test may change."""
-    return shutil.copytree(source, to, ignore=shutil.ignore_patterns("arrivals"))
+    return shutil.copytree(source, target, ignore=shutil.ignore_patterns("arrivals"))
 
 
 @contextmanager
@@ -28,12 +28,12 @@ def running(kit, missing):
     run = kit / "run"
     with locked(run):
         write_status(run, Status(state="running", round=2))
-        began = time.time()
+        start_time = time.time()
         silos = ("silo-0", *missing)
         waits = WaitingStatus(
             stage="round 3",
-            since=began,
-            until=began + 600,
+            since=start_time,
+            until=start_time + 600,
             asked=silos,
             answered=silos[:1],
             missing=missing,
@@ -42,7 +42,7 @@ def running(kit, missing):
         yield
 
 
-def asked(app, path="/", base="http://127.0.0.1:9464", method="GET", **headers):
+def app_response(app, path="/", base="http://127.0.0.1:9464", method="GET", **headers):
     """An application's response, without a network."""
 
     async def answer():

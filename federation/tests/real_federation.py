@@ -32,7 +32,7 @@ def federation(folder, rounds=ROUNDS, **options):
     }
 
 
-def started(local):
+def launched(local):
     """The federation with all processes started."""
     for owner in ("server", *local.names):
         local.start(owner)
@@ -66,12 +66,12 @@ def reads_by(kit, name, statement):
     return kit / name
 
 
-def after(number):
+def reached(number):
     """Whether a round is committed and the federation still runs."""
     return lambda status: status.round >= number or status.state != "running"
 
 
-def ended(status):
+def finished(status):
     """Whether the federation has ended; a stopped ServerApp is restarted by its
     supervisor.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MAKE = """
+MOUNT_SCRIPT = """
 set -e
 cp -a "$1" "$1.before"
 mount -t tmpfs -o mode=700,size="$2" none "$1"
@@ -49,9 +49,9 @@ def small_disk(folder, size):
     if not all(map(shutil.which, ("unshare", "nsenter"))):
         pytest.skip("needs unshare and nsenter (util-linux)")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    words = ["unshare", "-rm", "sh", "-c", MAKE, "sh", str(folder), str(size)]
+    command = ["unshare", "-rm", "sh", "-c", MOUNT_SCRIPT, "sh", str(folder), str(size)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, **pipes, env=os.environ | {"LC_ALL": "C"}, text=True) as holder:
+    with subprocess.Popen(command, **pipes, env=os.environ | {"LC_ALL": "C"}, text=True) as holder:
         if holder.stdout.readline() != "mounted\n":
             pytest.skip(f"no mount of our own here: {holder.communicate()[1].strip()}")
         try:

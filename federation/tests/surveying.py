@@ -53,10 +53,10 @@ def surveyed(silos, survey=None):
     survey = survey or SurveySettings()
     columns = {name: silo.columns(survey, data, 0) for name, data in silos.items()}
     question, notes = agreeing.common_question(survey, columns)
-    told = {
+    disclosures = {
         name: SiloDisclosure(
             columns=columns[name], figures=silo.figures(survey, question, data, 0)[0]
         )
         for name, data in silos.items()
     }
-    return SurveyResult(survey=survey, question=question, silos=told, notes=notes)
+    return SurveyResult(survey=survey, question=question, silos=disclosures, notes=notes)

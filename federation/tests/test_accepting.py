@@ -7,9 +7,9 @@ import pytest
 
 from command_line import command
 from pomona_federation.silo import preflight
-from test_consent_policy import known, ruled, submitted
+from test_consent_policy import entry, ruled, submitted
 from test_hostile_server import edited
-from test_studies import heard
+from test_studies import proposals
 
 pytestmark = pytest.mark.long
 
@@ -42,12 +42,12 @@ def test_neither_a_person_nor_a_rule_accepts_what_the_check_refuses(world, capsy
     submitted(federation)
     damage(kit)
     ruled(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     lines, _, _ = preflight.run(kit, "second")
     [line] = [line for line in lines if line.check == "data"]
     assert line.result == "failed"
-    assert known(federation).status == "pending"
-    assert line.text in known(federation).why
+    assert entry(federation).status == "pending"
+    assert line.text in entry(federation).why
     assert command("silo", "accept", "second", "--folder", kit) == line.code
     assert line.text in capsys.readouterr().err
-    assert known(federation).status == "pending"
+    assert entry(federation).status == "pending"

@@ -26,7 +26,7 @@ def decisions(federation):
     return [e for e in complete_lines(path) if e["event"] in {"admitted", "unused"}]
 
 
-def sent(patch):
+def sent_norms(patch):
     """A dictionary filled with the norm of the core that each silo sends in each round."""
     norms, answer = {}, client_app.ClientApp.answer
 
@@ -45,7 +45,7 @@ def sent(patch):
 def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
     federation = world.federation(quorum=2)
     mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
-    norms = sent(world.patch)
+    norms = sent_norms(world.patch)
     federation.run()
     lines = decisions(federation)
     assert sorted((e["round"], e["silo"]) for e in lines) == sorted(norms)
@@ -53,7 +53,7 @@ def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
     assert (refused["round"], refused["silo"]) == (2, "silo-1")
     assert (refused["stage"], refused["reason"]) == ("admission", "norm")
     assert refused["detail"].startswith("tensor")
-    most = FACTOR * median([n for (number, _), n in norms.items() if number < 3])
+    limit = FACTOR * median([n for (number, _), n in norms.items() if number < 3])
     for line in lines:
         true = norms[line["round"], line["silo"]]
         assert line["norms"].keys() == line["limits"].keys() == {"core"}
@@ -62,14 +62,14 @@ def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
             first = median([n for (number, _), n in norms.items() if number == 1])
             assert line["limits"]["core"] >= FACTOR_EARLY * first * (1 - 1e-5)
         if line["round"] == 2:
-            assert line["limits"]["core"] == pytest.approx(most, rel=1e-5)
+            assert line["limits"]["core"] == pytest.approx(limit, rel=1e-5)
 
 
 def test_a_round_that_is_tried_again_is_judged_twice_and_a_fault_is_a_decision_too(world):
     federation = world.federation(quorum=3)
     forged(
         federation,
-        lambda said: {**said, "fault": "the loss is not finite", "uplink": "", "rows": {}},
+        lambda answer: {**answer, "fault": "the loss is not finite", "uplink": "", "rows": {}},
     )
     with pytest.raises(QuorumError):
         federation.run()

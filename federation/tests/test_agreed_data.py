@@ -22,10 +22,10 @@ def test_numbers_that_a_network_sees_are_those_of_the_agreement():
         kind="image", input_shape=(6, 6, 2), dtype="uint16", classes=("a", "b"), shift=(7.0,)
     )
     x = stream(4, "scans").integers(0, 2000, (8, 6, 6, 2)).astype(np.uint16)
-    own = conformed(
+    dataset = conformed(
         Dataset("scans", "image", x, np.arange(8) % 2, ("a", "b"), 8, (1.0,), (2.0,)), task
     )
-    assert (own.shift, own.scale, own.learn) == ((7.0,), (1.0,), None)
+    assert (dataset.shift, dataset.scale, dataset.learn) == ((7.0,), (1.0,), None)
 
 
 def test_silos_agree_on_a_dtype():
@@ -37,20 +37,20 @@ def test_silos_agree_on_a_dtype():
     )
     x = stream(3, "volumes").integers(0, 2**15, (48, 4, 6, 5, 1)).astype(np.uint16)
     x[1::2] += 2**15  # from row 1 on numbers that int16 has not
-    found = Dataset(
+    dataset = Dataset(
         "volumes", "image", x, np.arange(48) % 2, ("dark", "bright"), 48, (32768.0,), (16384.0,)
     )
-    agreed = conformed(found, task)
-    np.testing.assert_array_equal(agreed.x, x.astype(np.float32))
-    assert (agreed.x.dtype, agreed.shift, agreed.scale) == (np.float32, (0.0,), (1.0,))
+    result = conformed(dataset, task)
+    np.testing.assert_array_equal(result.x, x.astype(np.float32))
+    assert (result.x.dtype, result.shift, result.scale) == (np.float32, (0.0,), (1.0,))
     with pytest.raises(
         DataError, match="the data: row 1 is uint16 and does not fit into int16; store int16"
     ):
-        conformed(found, task.model_copy(update={"dtype": "int16"}))
+        conformed(dataset, task.model_copy(update={"dtype": "int16"}))
     with pytest.raises(
         DataError, match=r"shape of a sample: \(4, 6, 5, 1\) here, the agreement says \(6, 5, 1\)"
     ):
-        conformed(found, task.model_copy(update={"input_shape": (6, 5, 1)}))
+        conformed(dataset, task.model_copy(update={"input_shape": (6, 5, 1)}))
 
 
 def test_silos_agree_on_the_units_of_targets():
@@ -72,14 +72,14 @@ def test_section_task_is_written_for_silos_with_files_like_these(tmp_path, capsy
     """Every age that is known is 3, so that the median of any rows is."""
     rows = [f"{3 if k % 4 else ''},{'AB'[k % 2]},{'ill' if k % 3 else 'well'}" for k in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
-    words = [
+    args = [
         "data=table",
         f"data.path={tmp_path / 't.csv'}",
         "data.label_column=outcome",
         'data.categories=["ward"]',
     ]
-    words += ["clients=2", "data.missing=median", "partition=iid", "--out", tmp_path / "task.toml"]
-    assert command("deploy", "task", *words) == 0
+    args += ["clients=2", "data.missing=median", "partition=iid", "--out", tmp_path / "task.toml"]
+    assert command("deploy", "task", *args) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "task.toml")
     task = TaskSettings.model_validate(tomllib.loads((tmp_path / "task.toml").read_text())["task"])
     assert task.preprocessing.features == ("age", "age missing", "ward=A", "ward=B")
@@ -107,7 +107,7 @@ def test_a_federation_may_name_a_method_of_its_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     silos = [{"name": "north"}, {"name": "south"}]
     task = {"kind": "table", "input_shape": [3], "classes": ["a", "b"]}
-    told = {
+    terms = {
         "name": "hospitals",
         "server": "localhost:9000",
         "insecure": True,
@@ -116,10 +116,10 @@ def test_a_federation_may_name_a_method_of_its_own(tmp_path, monkeypatch):
     }
     run = {"method": "own_method_elsewhere:Own", "rounds": 2, "lr": 0.1}
     assert (
-        Federation.from_tree({**told, "run": run}).kit_terms.config.method.name
+        Federation.from_tree({**terms, "run": run}).kit_terms.config.method.name
         == "own_method_elsewhere:Own"
     )
     with pytest.raises(ConfigError, match="section run: cannot load 'nowhere:Own'"):
         Federation.from_tree(
-            {**told, "run": {**run, "method": "nowhere:Own"}}
+            {**terms, "run": {**run, "method": "nowhere:Own"}}
         ).kit_terms.require_computable()

@@ -33,8 +33,8 @@ def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
     )
     chain = ""
     for line in lines:
-        claimed, _, rest = line.removeprefix('{"chain": "').partition('", ')
-        chain = hashlib.sha256(f"{chain}\n{{{rest}".encode()).hexdigest()
+        claimed, _, record = line.removeprefix('{"chain": "').partition('", ')
+        chain = hashlib.sha256(f"{chain}\n{{{record}".encode()).hexdigest()
         assert claimed == chain
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [r["event"] for r in complete_lines(path)] == ["start", "join"]
@@ -49,13 +49,13 @@ def test_reopened_it_goes_on(tmp_path):
     assert verify(path) is None
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_changed_line_is_named(tmp_path, which):
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_changed_line_is_named(tmp_path, number):
     path = tmp_path / "audit.jsonl"
     lines = written(path, [("round", {"number": n}) for n in range(3)]).splitlines(keepends=True)
-    lines[which] = lines[which].replace(b'"number": %d' % which, b'"number": 9')
+    lines[number] = lines[number].replace(b'"number": %d' % number, b'"number": 9')
     path.write_bytes(b"".join(lines))
-    assert verify(path) == which + 1
+    assert verify(path) == number + 1
 
 
 def test_another_spelling_a_missing_and_a_swapped_line_show(tmp_path):
@@ -75,17 +75,17 @@ def test_another_spelling_a_missing_and_a_swapped_line_show(tmp_path):
 def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
     text = written(path, [("a", {"k": "ä"}), ("b", {})])
-    cut = data.draw(st.integers(0, len(text)))
-    path.write_bytes(text[:cut])
-    ends = [k for k, byte in enumerate(text) if byte == ord("\n")]
-    kept = sum(cut >= end for end in ends)  # whole, perhaps but for its newline
-    piece = 0 if cut in ends else cut - text[:cut].rfind(b"\n") - 1
+    size = data.draw(st.integers(0, len(text)))
+    path.write_bytes(text[:size])
+    newlines = [k for k, byte in enumerate(text) if byte == ord("\n")]
+    complete = sum(size >= newline for newline in newlines)  # whole, perhaps but for its newline
+    piece = 0 if size in newlines else size - text[:size].rfind(b"\n") - 1
     written(path, [("c", {})])
     assert verify(path) is None
     events = [(r["event"], r.get("bytes")) for r in complete_lines(path)]
-    assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [
-        ("c", None)
-    ]
+    assert events == [("a", None), ("b", None)][:complete] + (
+        [("torn", piece)] if piece else []
+    ) + [("c", None)]
 
 
 def test_a_piece_that_nobody_owns_up_to_is_broken(tmp_path):
@@ -99,11 +99,11 @@ def test_a_piece_that_nobody_owns_up_to_is_broken(tmp_path):
 
 def test_two_writers_share_one_chain(tmp_path):
     path = tmp_path / "audit.jsonl"
-    with Audit(path) as one, Audit(path) as other:
+    with Audit(path) as audit_a, Audit(path) as audit_b:
         for n in range(3):
-            one.write("one", number=n)
-            other.write("other", number=n)
-            other.write("other", number=n)
+            audit_a.write("one", number=n)
+            audit_b.write("other", number=n)
+            audit_b.write("other", number=n)
     assert verify(path) is None
     assert len(list(complete_lines(path))) == 9
 
@@ -113,9 +113,9 @@ def test_what_the_disk_refuses_is_said(tmp_path):
         Audit(tmp_path / "no folder" / "audit.jsonl")
     with pytest.raises(StorageError, match="cannot be read"):
         verify(tmp_path / "nothing")
-    full = Audit(Path("/dev/full"))
-    with full, pytest.raises(StorageError, match="No space left"):
-        full.write("start")
+    audit = Audit(Path("/dev/full"))
+    with audit, pytest.raises(StorageError, match="No space left"):
+        audit.write("start")
 
 
 def test_values_must_be_plain(tmp_path):
@@ -124,7 +124,7 @@ def test_values_must_be_plain(tmp_path):
     assert json.loads("[]") == list(complete_lines(tmp_path / "audit.jsonl"))
 
 
-ODD = {
+CRAFTED = {
     "a number that is none": b'{"time": Infinity, "event": "x", "chain": "00"}',
     "half a character": b'{"event": "\\ud800", "chain": "00"}',
     "a chain that is a number": b'{"event":"x","chain":7}',
@@ -132,12 +132,12 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("what", ODD)
-def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(what, tmp_path):
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(name, tmp_path):
     path = tmp_path / "audit.jsonl"
     with Audit(path) as log:
         log.write("first")
-    path.write_bytes(path.read_bytes() + ODD[what] + b"\n")
+    path.write_bytes(path.read_bytes() + CRAFTED[name] + b"\n")
     with Audit(path) as log:
         log.write("last")
     assert [line["event"] for line in complete_lines(path)] == ["first", "last"]
@@ -148,11 +148,11 @@ def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
     """However long it is: whoever sends many messages makes none slower."""
     path = tmp_path / "audit.jsonl"
     written(path, [("round", {"number": n}) for n in range(1000)])
-    seen = []
-    monkeypatch.setattr(audit_log, "parsed", lambda line: seen.append(line) or json.loads(line))
+    lines = []
+    monkeypatch.setattr(audit_log, "parsed", lambda line: lines.append(line) or json.loads(line))
     with Audit(path) as log:
         log.write("last")
-    assert len(seen) == 2, "the last line is looked for, and taken in"
+    assert len(lines) == 2, "the last line is looked for, and taken in"
     monkeypatch.undo()
     assert verify(path) is None
 
@@ -181,29 +181,29 @@ def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypa
 
 def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypatch):
     path, read_bytes, pread = tmp_path / "audit.jsonl", [], os.pread
-    one, other = "1" * 64, "2" * 64
-    first = written(path, [("accepted", {"agreement": one}), ("round", {"number": 0})])
-    written(path, [("round", {"agreement": one, "number": n}) for n in range(1000)])
+    agreement_a, agreement_b = "1" * 64, "2" * 64
+    first = written(path, [("accepted", {"agreement": agreement_a}), ("round", {"number": 0})])
+    written(path, [("round", {"agreement": agreement_a, "number": n}) for n in range(1000)])
     late = [
-        ("declined", {"agreement": one}),
-        ("accepted", {"agreement": other}),
-        ("round", {"agreement": one}),
+        ("declined", {"agreement": agreement_a}),
+        ("accepted", {"agreement": agreement_b}),
+        ("round", {"agreement": agreement_a}),
     ]
     text = written(path, late)
     monkeypatch.setattr(
-        audit_log.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about)
+        audit_log.os, "pread", lambda *args: read_bytes.append(args[1]) or pread(*args)
     )
-    assert audit_log.tail(path, {"accepted", "declined"}, one)["event"] == "declined"
+    assert audit_log.tail(path, {"accepted", "declined"}, agreement_a)["event"] == "declined"
     assert sum(read_bytes) <= audit_log.BLOCK < len(text)
-    assert audit_log.tail(path, {"accepted"}, one)["agreement"] == one, (
+    assert audit_log.tail(path, {"accepted"}, agreement_a)["agreement"] == agreement_a, (
         "the first line of all follows nothing"
     )
     assert audit_log.tail(path, {"accepted"}, "3" * 64) is None
     path.write_bytes(text[len(first) :])
-    assert audit_log.tail(path, {"declined"}, one)["event"] == "declined"
+    assert audit_log.tail(path, {"declined"}, agreement_a)["event"] == "declined"
     lines = text.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
-    assert audit_log.tail(path, {"declined"}, one) is None, (
+    assert audit_log.tail(path, {"declined"}, agreement_a) is None, (
         "it does not follow what stands before it now"
     )
 
@@ -224,8 +224,8 @@ def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
 
 
 def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
-    now = [7200.0]
-    monkeypatch.setattr(audit_log.time, "time", lambda: now[0])
+    clock = [7200.0]
+    monkeypatch.setattr(audit_log.time, "time", lambda: clock[0])
     (tmp_path / "state").mkdir()
     path = tmp_path / "state" / "audit.jsonl"
     for _ in range(3):
@@ -246,7 +246,7 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     for number in range(2 * audit_log.REMEMBERED):
         audit_log.write_limited(tmp_path / "state", "answered", round=number + 3)
     assert len(list(complete_lines(path))) == len(lines) + 2 * audit_log.REMEMBERED
-    now[0] += audit_log.HOUR
+    clock[0] += audit_log.HOUR
     audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
     (tmp_path / "state" / "node" / audit_log.LIMITED).write_text("{")
     audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
@@ -262,7 +262,7 @@ def test_the_table_of_events_in_the_documents_is_complete():
         .partition("## Audit logs")[2]
         .partition("\n## ")[0]
     )
-    told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
+    table = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
     written = {"registered", "unregistered", audit_log.TORN}  # from sync_keys; from Audit itself
     codes = [path.read_text() for path in (root / "federation" / "src").rglob("*.py")]
     for code in codes:
@@ -274,10 +274,10 @@ def test_the_table_of_events_in_the_documents_is_complete():
             constants = (
                 re.search(rf'^{event} = ("\w+")', text, re.MULTILINE) for text in [code, *codes]
             )
-            known = next(filter(None, constants), None)
-            written |= set(re.findall(r'"(\w+)"', known[1] if known else event))
+            constant = next(filter(None, constants), None)
+            written |= set(re.findall(r'"(\w+)"', constant[1] if constant else event))
             written |= {ADMITTED, UNUSED} & {vars(unused_uplinks).get(event)}
-    assert told == written
+    assert table == written
 
 
 @pytest.mark.parametrize("left", ["nothing", "a line", "a line and a half"])

@@ -21,7 +21,7 @@ import pytest
 import tomli_w
 
 from command_line import command
-from federation_in_process import APPLE, deployed, lost, same, settings, stopped_after
+from federation_in_process import APPLE, deployed, equal, lost, settings, stopped_after
 from pomona.core.errors import ConfigError, LockedError, PomonaWarning, PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.privacy.accounting import Event, combined, rate, steps
@@ -95,7 +95,7 @@ def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
     assert stat.S_IMODE((kit / "start.sh").stat().st_mode) == 0o700
     assert stat.S_IMODE((kit / "keys").stat().st_mode) == 0o700
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     audit = kit / "state" / "audit.jsonl"
     assert verify(audit) is None
     assert [line["made"] for line in complete_lines(audit) if line["event"] == "restored"] == [
@@ -156,7 +156,7 @@ def test_a_backup_at_any_write_of_a_round_can_be_gone_on_from(all_, world, monke
                 federation.run()
         restored(federation, file)
         federation.run()
-        assert same(deployed(federation), expected), moment
+        assert equal(deployed(federation), expected), moment
         assert set(cohorts(federation).values()) == {(0, 1, 2)}, moment
 
 
@@ -243,7 +243,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
     federation.grid.folders[NODE] = federation.kits / SILO
     federation.run()
     assert cohorts(federation) == {1: (0, 1, 2), 2: (0, 1, 2), 3: (0, 2), 4: (0, 1, 2)}
-    assert same(deployed(federation), world.simulated(federation, absent={(3, 1)}))
+    assert equal(deployed(federation), world.simulated(federation, absent={(3, 1)}))
 
 
 # Privacy.
@@ -654,7 +654,7 @@ def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path)
     shutil.rmtree(federation.server)
     restore(tmp_path / "server.tar", federation.server, "server")
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 @pytest.mark.slow

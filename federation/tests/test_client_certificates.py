@@ -32,7 +32,7 @@ from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute, client
 from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.silo.settings import SiloFile
-from test_gate import OTHER, SuperLink, signed
+from test_gate import OTHER_PATH, SuperLink, signed
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +54,7 @@ def kits(tmp_path):
     return tmp_path / "kits"
 
 
-def way(kit):
+def route(kit):
     silo = SiloFile.model_validate({"name": kit.name, "data": {}})
     return ServerRoute.of_kit(kit, silo, Federation.read(kit / "federation.toml"))
 
@@ -63,10 +63,10 @@ def way(kit):
 def port_of_strangers(kits, monkeypatch):
     """The server's port with the gate, as seen by other machines; counts what passes it."""
     monkeypatch.setattr(superlink, "local", lambda *_: False)
-    heard = []
+    requested_paths = []
 
     async def behind(scope, receive, send):
-        heard.append(scope["path"])
+        requested_paths.append(scope["path"])
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
         )
@@ -79,18 +79,18 @@ def port_of_strangers(kits, monkeypatch):
         lambda: 0,
         membership=lambda scope: auth.membership(head(scope)),
     )
-    made = []
+    received_data = []
 
     class Counted(http_protocol()):
         def data_received(self, data):
-            made.append(data)
+            received_data.append(data)
             super().data_received(data)
 
     certs = kits / "server" / "certs"
     config = uvicorn.Config(
         gate,
         host="127.0.0.1",
-        port=way(kits / "north").server.port,
+        port=route(kits / "north").server.port,
         http=superlink.with_client_key(Counted),
         ws="none",
         lifespan="off",
@@ -104,23 +104,23 @@ def port_of_strangers(kits, monkeypatch):
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield SimpleNamespace(heard=heard, data=made)
+    yield SimpleNamespace(heard=requested_paths, data=received_data)
     server.should_exit = True
     thread.join()
 
 
-def asked(out, kit, path=OTHER, headers=None):
+def status(route, kit, path=OTHER_PATH, headers=None):
     """The status of a request from a kit's silo over a route; the name of the fault if there is no
     answer.
     """
-    words = (
+    fields = (
         {name.decode(): value.decode() for name, value in signed(kit)}
         if headers is None
         else headers
     )
     try:
-        with client(out, 10.0) as line:
-            return line.post(out.url + path, headers=words).status_code
+        with client(route, 10.0) as line:
+            return line.post(route.url + path, headers=fields).status_code
     except httpx.TransportError as fault:
         return type(fault).__name__
 
@@ -128,29 +128,29 @@ def asked(out, kit, path=OTHER, headers=None):
 def test_a_silos_certificate_is_of_its_key_for_tls_clients_alone(kits):
     for name in ("north", "south"):
         folder = kits / name
-        made = x509.load_pem_x509_certificate((folder / "certs" / "silo.crt").read_bytes())
-        made.verify_directly_issued_by(
+        cert = x509.load_pem_x509_certificate((folder / "certs" / "silo.crt").read_bytes())
+        cert.verify_directly_issued_by(
             x509.load_pem_x509_certificate((folder / "certs" / "ca.crt").read_bytes())
         )
-        assert made.public_key() == load_ssh_public_key((folder / "keys" / "silo.pub").read_bytes())
-        assert f"CN={name}," in made.subject.rfc4514_string() + ","
-        purposes = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert cert.public_key() == load_ssh_public_key((folder / "keys" / "silo.pub").read_bytes())
+        assert f"CN={name}," in cert.subject.rfc4514_string() + ","
+        purposes = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert list(purposes) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
         ca = certificates.expires(folder / "certs" / "ca.crt")
-        assert made.not_valid_after_utc == ca
+        assert cert.not_valid_after_utc == ca
 
 
 def test_silos_are_heard_with_the_certificate_of_the_key_that_signs(kits, port_of_strangers):
     north, south = kits / "north", kits / "south"
-    assert [asked(way(kit), kit) for kit in (north, south)] == [200, 200]
-    assert port_of_strangers.heard == [OTHER] * 2
-    assert asked(way(south), north) == 401, "south's connection, north's signature"
-    assert asked(way(north), north, headers={}) == 401, "no signature"
-    assert ask_membership(way(north), north / "keys" / "silo.key") == "member"
-    assert asked(way(north), north, "/v1/control/list-runs") == 200, (
+    assert [status(route(kit), kit) for kit in (north, south)] == [200, 200]
+    assert port_of_strangers.heard == [OTHER_PATH] * 2
+    assert status(route(south), north) == 401, "south's connection, north's signature"
+    assert status(route(north), north, headers={}) == 401, "no signature"
+    assert ask_membership(route(north), north / "keys" / "silo.key") == "member"
+    assert status(route(north), north, "/v1/control/list-runs") == 200, (
         "in this test the gate takes loopback for local"
     )
-    assert port_of_strangers.heard == [OTHER] * 2 + ["/v1/control/list-runs"]
+    assert port_of_strangers.heard == [OTHER_PATH] * 2 + ["/v1/control/list-runs"]
 
 
 def test_a_newcomer_that_brings_its_key_is_heard_once_it_is_added(
@@ -159,23 +159,23 @@ def test_a_newcomer_that_brings_its_key_is_heard_once_it_is_added(
     (tmp_path / "west.pub").write_bytes((pair := keys.silo()).public)
     add(kits, "west", tmp_path / "west.pub")
     keys.write(kits / "west" / "keys" / "silo.key", pair.private)
-    assert asked(way(kits / "west"), kits / "west") == 401
+    assert status(route(kits / "west"), kits / "west") == 401
     admit(kits / "server", "west", kits / "server" / "keys" / "west.pub")
-    assert asked(way(kits / "west"), kits / "west") == 200
+    assert status(route(kits / "west"), kits / "west") == 200
 
 
 def test_a_revoked_silo_gets_one_word_and_nothing_behind_the_gate(kits, port_of_strangers):
     dismiss(kits / "server", "south")
-    assert asked(way(kits / "south"), kits / "south") == 401
-    assert ask_membership(way(kits / "south"), kits / "south" / "keys" / "silo.key") == "revoked"
+    assert status(route(kits / "south"), kits / "south") == 401
+    assert ask_membership(route(kits / "south"), kits / "south" / "keys" / "silo.key") == "revoked"
     assert port_of_strangers.heard == []
 
 
 def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
     """Not for health, not for a standing that a member's key has signed."""
-    bare = replace(way(kits / "north"), certificate=None)
-    for path in (OTHER, MEMBERSHIP, "/health"):
-        assert asked(bare, kits / "north", path) in (
+    bare = replace(route(kits / "north"), certificate=None)
+    for path in (OTHER_PATH, MEMBERSHIP, "/health"):
+        assert status(bare, kits / "north", path) in (
             "RemoteProtocolError",
             "ReadError",
             "WriteError",
@@ -186,24 +186,24 @@ def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
 
 def test_certificates_of_others_end_the_connection(kits, port_of_strangers, tmp_path):
     """Of another authority; of the right one, but a server's."""
-    other, north = certificates.authority("try"), kits / "north"
-    foreign = certificates.client(other, "north", (north / "keys" / "silo.pub").read_bytes())
+    issuer, north = certificates.authority("try"), kits / "north"
+    foreign = certificates.client(issuer, "north", (north / "keys" / "silo.pub").read_bytes())
     (tmp_path / "foreign.crt").write_bytes(foreign)
-    out = replace(
-        way(north),
+    link = replace(
+        route(north),
         certificate=ClientCertificate(tmp_path / "foreign.crt", north / "keys" / "silo.key"),
     )
-    assert asked(out, north) in ("ReadError", "WriteError", "ConnectError", "RemoteProtocolError")
+    assert status(link, north) in ("ReadError", "WriteError", "ConnectError", "RemoteProtocolError")
     certs = kits / "server" / "certs"
     context = ssl.create_default_context(cafile=str(certs / "ca.crt"))
     context.load_cert_chain(certs / "server.crt", certs / "server.key")
     with pytest.raises(httpx.TransportError), httpx.Client(verify=context, trust_env=False) as line:
-        line.get(way(north).url + "/health")
+        line.get(route(north).url + "/health")
     assert port_of_strangers.data == []
 
 
 def test_files_that_do_not_fit_are_named(kits):
-    north, south = way(kits / "north"), way(kits / "south")
+    north, south = route(kits / "north"), route(kits / "south")
     with pytest.raises(ConfigError, match=r"silo\.crt is not a certificate of .*silo\.key"):
         client_context(
             north.ca, ClientCertificate(south.certificate.certificate, north.certificate.key)
@@ -223,15 +223,15 @@ def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits
     """The gate's own answer to its machine is what SuperLink's processes live on, which have no
     certificate.
     """
-    made = SuperLink(kits)
+    superlink_process = SuperLink(kits)
     try:
         north, south = kits / "north", kits / "south"
-        bare = replace(way(north), certificate=None)
-        assert ask_membership(way(north), north / "keys" / "silo.key") == "member"
+        bare = replace(route(north), certificate=None)
+        assert ask_membership(route(north), north / "keys" / "silo.key") == "member"
         assert ask_membership(bare, north / "keys" / "silo.key") == "unsaid"
-        assert asked(bare, north) == 401
-        assert asked(way(south), north) == 401
-        assert asked(way(north), north) not in (401, 403)
+        assert status(bare, north) == 401
+        assert status(route(south), north) == 401
+        assert status(route(north), north) not in (401, 403)
         assert (
             httpx.get(
                 bare.url + "/docs", verify=client_context(bare.ca, None), trust_env=False
@@ -239,7 +239,7 @@ def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits
             == 200
         )
     finally:
-        made.end()
+        superlink_process.end()
 
 
 def test_the_guides_command_makes_a_key_that_tls_clients_read(kits):

@@ -31,14 +31,14 @@ from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic
 from pomona_federation.silo.study_proposals import add_study, visit
 from pomona_federation.study import TrainingStudy, study_of
 from pomona_federation.task_settings import TaskSettings
-from test_studies import asking, decided, heard, own_models, study_file
+from test_studies import asking, decided, own_models, proposals, study_file
 
 pytestmark = pytest.mark.long
 
-SOME, OTHER = "a" * 64, "b" * 64
+SHA_A, SHA_B = "a" * 64, "b" * 64
 TODAY = date(2026, 6, 15)
 FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
-TEXT = StudyText("fedavg", "mlp", True, SOME, {}, ("metrics", "sample-counts"), 10, 50)
+TEXT = StudyText("fedavg", "mlp", True, SHA_A, {}, ("metrics", "sample-counts"), 10, 50)
 STUDY = TrainingStudy(
     name="second",
     view="later",
@@ -59,7 +59,7 @@ RULES = {
     "models": (("mlp",), ("lenet",)),
     "views": (("", "later"), ("",)),
     "members": (4, 5),
-    "tasks": ((OTHER, SOME), (OTHER,)),
+    "tasks": ((SHA_B, SHA_A), (SHA_B,)),
     "acknowledge": (("sample-counts", "metrics", "training-loss"), ("sample-counts",)),
     "accept_epsilon_total": (3.0, 2.99),
     "accept_delta_total": (2e-5, 1.99e-5),
@@ -76,54 +76,54 @@ RULES = {
 FITTING = {rule: limits[0] for rule, limits in RULES.items()}
 
 
-def wrong(text=TEXT, facts=FACTS, known=(), **rules):
+def breaches(text=TEXT, facts=FACTS, accepted=(), **rules):
     """Misfits of a study with some rules, all other rules being satisfied."""
     policy = ConsentPolicy(kinds=("train",), **{**FITTING, **rules})
     return [
-        *misfits(policy, FEDERATION.terms_of(STUDY), text, set(known), TODAY),
+        *misfits(policy, FEDERATION.terms_of(STUDY), text, set(accepted), TODAY),
         *excesses(policy, facts),
     ]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(RULES)), st.sampled_from((0, 1))))
 def test_a_study_fits_where_all_rules_do_and_every_misfit_is_named(chosen):
-    assert len(wrong(**{rule: RULES[rule][which] for rule, which in chosen.items()})) == sum(
+    assert len(breaches(**{rule: RULES[rule][case] for rule, case in chosen.items()})) == sum(
         chosen.values()
     )
 
 
-@given(st.sets(st.sampled_from((SOME, OTHER, "c" * 64))), st.sets(st.sampled_from((SOME, OTHER))))
-def test_no_file_is_accepted_that_is_not_named(allowed, asked):
-    text = replace(TEXT, files={f"file {name[0]}": name for name in asked})
-    assert len(wrong(text, files=tuple(allowed))) == len(asked - allowed)
+@given(st.sets(st.sampled_from((SHA_A, SHA_B, "c" * 64))), st.sets(st.sampled_from((SHA_A, SHA_B))))
+def test_no_file_is_accepted_that_is_not_named(allowed, used):
+    text = replace(TEXT, files={f"file {name[0]}": name for name in used})
+    assert len(breaches(text, files=tuple(allowed))) == len(used - allowed)
 
 
-@given(st.sets(st.sampled_from((SOME, OTHER))), st.sets(st.sampled_from((SOME, OTHER))))
-def test_data_are_read_by_no_task_that_no_person_has_let_in(listed, known):
-    assert (wrong(tasks=tuple(listed), known=known) == []) == (SOME in listed | known)
+@given(st.sets(st.sampled_from((SHA_A, SHA_B))), st.sets(st.sampled_from((SHA_A, SHA_B))))
+def test_data_are_read_by_no_task_that_no_person_has_let_in(listed, accepted):
+    assert (breaches(tasks=tuple(listed), accepted=accepted) == []) == (SHA_A in listed | accepted)
 
 
 def test_nothing_past_the_noise_is_acknowledged_unless_it_is_listed():
-    assert len(wrong(acknowledge=())) == 2
-    assert "metrics, which its noise does not cover" in wrong(acknowledge=())[0]
+    assert len(breaches(acknowledge=())) == 2
+    assert "metrics, which its noise does not cover" in breaches(acknowledge=())[0]
 
 
 def test_a_study_that_sends_single_models_fits_no_least_sum_but_one_that_sends_none():
     policy = ConsentPolicy(kinds=("train", "evaluate"), **FITTING)
     open_ = STUDY.model_copy(update={"run": {}})
-    found = list(misfits(policy, FEDERATION.terms_of(open_), TEXT, set(), TODAY))
-    assert found == ["single models are sent, and least_in_a_sum = 3"]
+    reasons = list(misfits(policy, FEDERATION.terms_of(open_), TEXT, set(), TODAY))
+    assert reasons == ["single models are sent, and least_in_a_sum = 3"]
     task = STUDY.task.model_dump()
-    given = {"kind": "evaluate", "name": "look", "view": "later", "task": task, "evaluate": {}}
-    looks = FEDERATION.terms_of(study_of(given))
-    assert not list(misfits(policy, looks, replace(TEXT, trains=False), set(), TODAY))
+    evaluation = {"kind": "evaluate", "name": "look", "view": "later", "task": task, "evaluate": {}}
+    evaluation_terms = FEDERATION.terms_of(study_of(evaluation))
+    assert not list(misfits(policy, evaluation_terms, replace(TEXT, trains=False), set(), TODAY))
 
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6))
-def test_no_total_above_the_limit_is_accepted(total, most):
+def test_no_total_above_the_limit_is_accepted(total, limit):
     facts = replace(FACTS, total=Cost(total, 1e-5))
-    assert (wrong(facts=facts, accept_epsilon_total=most) == []) == (total <= most)
-    assert wrong(facts=replace(FACTS, total=Cost(math.inf)), accept_epsilon_total=most)
+    assert (breaches(facts=facts, accept_epsilon_total=limit) == []) == (total <= limit)
+    assert breaches(facts=replace(FACTS, total=Cost(math.inf)), accept_epsilon_total=limit)
 
 
 def test_a_kind_that_is_not_named_is_not_accepted():
@@ -192,7 +192,7 @@ def ruled(federation, silo="silo-0", **rules):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def known(federation, name="second", silo="silo-0"):
+def entry(federation, name="second", silo="silo-0"):
     return StudyDecisions(federation.kits / silo).lookup(name)
 
 
@@ -215,8 +215,8 @@ def submitted(federation, name="second", **changes):
 def test_what_fits_is_accepted_told_and_run_without_a_person(federation):
     digest = ruled(federation, methods=["fedavg"], rounds=3, members=1)
     agreement = submitted(federation, decide=0.0)
-    [said] = heard(federation, "silo-0")
-    assert "accepted by policy.toml" in said
+    [message] = proposals(federation, "silo-0")
+    assert "accepted by policy.toml" in message
     [line] = lines(federation, "accepted")
     assert (line["by"], line["policy"], line["agreement"]) == (FILE, digest, agreement)
     assert "method fedavg" in line["why"]
@@ -229,21 +229,21 @@ def test_rules_that_two_processes_apply_at_once_are_applied_by_one(federation, m
     """`pomona silo studies --ask` while the supervisor's child is at it: nobody was killed."""
     ruled(federation)
     submitted(federation)
-    judging, go, judged = Event(), Event(), consent_policy.verdict
+    judging, released, judged = Event(), Event(), consent_policy.verdict
 
-    def slow(*what):
+    def slow(*arguments):
         judging.set()
-        assert go.wait(60)
-        return judged(*what)
+        assert released.wait(60)
+        return judged(*arguments)
 
     monkeypatch.setattr(consent_policy, "verdict", slow)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(heard, federation, "silo-0")
+        first = threads.submit(proposals, federation, "silo-0")
         assert judging.wait(60)
-        second = threads.submit(heard, federation, "silo-0")
+        second = threads.submit(proposals, federation, "silo-0")
         with suppress(TimeoutError):  # it comes as far as it can
             second.result(1.0)
-        go.set()
+        released.set()
         assert "accepted by policy.toml" in first.result()[0]
         assert all("this one waits" in line for line in second.result())
 
@@ -251,38 +251,38 @@ def test_rules_that_two_processes_apply_at_once_are_applied_by_one(federation, m
 def test_what_does_not_fit_waits_with_the_reason_and_is_judged_again_by_new_rules(federation):
     ruled(federation, methods=["apple"])
     submitted(federation)
-    [said] = heard(federation, "silo-0")
-    assert "method fedavg is not among apple" in said
-    assert (known(federation).status, known(federation).by) == ("pending", "")
+    [message] = proposals(federation, "silo-0")
+    assert "method fedavg is not among apple" in message
+    assert (entry(federation).status, entry(federation).by) == ("pending", "")
     ruled(federation, methods=["fedavg"])
-    heard(federation, "silo-0")
-    assert known(federation).status == "accepted"
+    proposals(federation, "silo-0")
+    assert entry(federation).status == "accepted"
 
 
 def test_what_does_not_fit_is_declined_where_the_rules_say_so(federation):
     ruled(federation, methods=["apple"], otherwise="decline")
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
-    assert known(federation).status == "declined"
+    assert entry(federation).status == "declined"
     assert Consents(StudyQueue(federation.server).study("second").folder).declined == {"silo-0"}
 
 
 def test_what_a_person_has_decided_no_rule_decides_again(federation):
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     decided(federation, "silo-0", "second", accepted=False)
     ruled(federation)
-    heard(federation, "silo-0")
-    assert (known(federation).status, known(federation).by) == ("declined", "Dr. North")
+    proposals(federation, "silo-0")
+    assert (entry(federation).status, entry(federation).by) == ("declined", "Dr. North")
 
 
 def test_rules_that_cannot_be_read_accept_nothing(federation):
     (federation.kits / "silo-0" / FILE).write_text("kinds = [")
     submitted(federation)
-    [said] = heard(federation, "silo-0")
-    assert "the rules cannot be applied" in said
-    assert known(federation).status == "pending"
+    [message] = proposals(federation, "silo-0")
+    assert "the rules cannot be applied" in message
+    assert entry(federation).status == "pending"
     with pytest.raises(ConfigError) as caught:
         ConsentPolicy.load(federation.kits / "silo-0")
     assert str(caught.value).count(FILE) == 1
@@ -291,9 +291,9 @@ def test_rules_that_cannot_be_read_accept_nothing(federation):
 def test_a_view_that_a_silo_does_not_have_is_no_consent(federation):
     ruled(federation, otherwise="decline")
     submitted(federation, view="later")
-    heard(federation, "silo-0")
-    assert known(federation).status == "declined"
-    assert "[views.later]" in known(federation).why
+    proposals(federation, "silo-0")
+    assert entry(federation).status == "declined"
+    assert "[views.later]" in entry(federation).why
 
 
 # What an answer tells of the data
@@ -316,49 +316,49 @@ def test_a_rule_sends_no_answer_that_depends_on_the_data(federation, otherwise):
     sha256 = TaskSettings.model_validate(task).sha256
     ruled(federation, otherwise=otherwise, tasks=[sha256])
     submitted(federation, task=task)
-    [said] = heard(federation, "silo-0")
-    assert "waits for a decision" in said
-    assert (known(federation).status, known(federation).why[:5]) == ("pending", "DATA:")
+    [message] = proposals(federation, "silo-0")
+    assert "waits for a decision" in message
+    assert (entry(federation).status, entry(federation).why[:5]) == ("pending", "DATA:")
     # judged after a look at the data
     ruled(federation, otherwise=otherwise, tasks=[sha256], accept_epsilon_total=1.0)
     submitted(federation, "third")
-    heard(federation, "silo-0")
-    assert known(federation, "third").status == "pending"
-    assert "all on this data may cost without bound" in known(federation, "third").why
+    proposals(federation, "silo-0")
+    assert entry(federation, "third").status == "pending"
+    assert "all on this data may cost without bound" in entry(federation, "third").why
 
 
-@pytest.mark.parametrize(("otherwise", "standing"), [("ask", "pending"), ("decline", "declined")])
-def test_a_task_that_no_person_has_let_in_reads_no_data(federation, otherwise, standing):
+@pytest.mark.parametrize(("otherwise", "status"), [("ask", "pending"), ("decline", "declined")])
+def test_a_task_that_no_person_has_let_in_reads_no_data(federation, otherwise, status):
     (federation.kits / "silo-0/data/train.npz").unlink()
     ruled(federation, otherwise=otherwise)
     submitted(federation, task=other_task(federation))
-    heard(federation, "silo-0")
-    assert known(federation).status == standing
-    assert TaskSettings.model_validate(other_task(federation)).sha256 in known(federation).why
+    proposals(federation, "silo-0")
+    assert entry(federation).status == status
+    assert TaskSettings.model_validate(other_task(federation)).sha256 in entry(federation).why
 
 
 def test_a_task_that_a_person_has_accepted_on_the_same_data_is_let_in(federation):
     """In another order of the keys it is the same; on another view it is another question."""
     shifted = {**tomllib.loads(federation.toml.read_text())["task"], "shift": [3.0]}
     path = federation.kits / "silo-0/silo.toml"
-    own = tomllib.loads(path.read_text())
-    path.write_text(tomli_w.dumps({**own, "views": {"later": own["data"]}}))
+    settings = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps({**settings, "views": {"later": settings["data"]}}))
     ruled(federation)
     submitted(federation, task=shifted)
-    heard(federation, "silo-0")
-    assert known(federation).status == "pending"
+    proposals(federation, "silo-0")
+    assert entry(federation).status == "pending"
     decided(federation, "silo-0", "second")
     submitted(federation, "third", task=dict(reversed(shifted.items())))
     submitted(federation, "fourth", task=shifted, view="later")
-    heard(federation, "silo-0")
-    assert [known(federation, name).status for name in ("third", "fourth")] == [
+    proposals(federation, "silo-0")
+    assert [entry(federation, name).status for name in ("third", "fourth")] == [
         "accepted",
         "pending",
     ]
     decided(federation, "silo-0", "second", accepted=False)
     submitted(federation, "fifth", task=shifted)
-    heard(federation, "silo-0")
-    assert known(federation, "fifth").status == "pending"
+    proposals(federation, "silo-0")
+    assert entry(federation, "fifth").status == "pending"
 
 
 def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_since(
@@ -366,7 +366,7 @@ def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_sin
 ):
     ruled(federation, hours="20:00-06:00")
     submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     ruled(federation)  # what was accepted is held to the rules of then
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
     monkeypatch.setattr(task_policy, "local_now", lambda: datetime(2026, 6, 15, 12, 0))
@@ -382,7 +382,7 @@ def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_sin
 def test_with_fewer_members_than_it_accepts_a_silo_does_nothing(federation):
     ruled(federation, members=2)
     submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
     with pytest.raises(QuorumError):
         federation.run("second")
@@ -396,7 +396,7 @@ def test_with_fewer_members_than_it_accepts_a_silo_does_nothing(federation):
 def test_a_study_that_is_offered_again_and_again_is_one_and_stays_declined(federation):
     agreement = submitted(federation)
     for _ in range(3):
-        heard(federation, "silo-0")
+        proposals(federation, "silo-0")
         add_study(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
     decided(federation, "silo-0", "second", accepted=False)
     add_study(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
@@ -406,13 +406,13 @@ def test_a_study_that_is_offered_again_and_again_is_one_and_stays_declined(feder
 
 def test_a_decision_that_is_replayed_makes_no_silo_work(federation):
     submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
-    kit, kept = federation.kits / "silo-0", []
+    proposals(federation, "silo-0")
+    kit, requests = federation.kits / "silo-0", []
     studies = StudyDecisions(kit)
     studies.decide(studies.lookup("second"), True, "somebody")
-    visit(kit, lambda *asked: kept.append(asked) or asking(federation, "silo-0")(*asked))
+    visit(kit, lambda *request: requests.append(request) or asking(federation, "silo-0")(*request))
     decided(federation, "silo-0", "second", accepted=False)
-    asking(federation, "silo-0")(*kept[0])
+    asking(federation, "silo-0")(*requests[0])
     with pytest.raises(QuorumError):
         federation.run("second")
     assert "was declined by this silo" in lines(federation, "refused")[-1]["reason"]
@@ -422,7 +422,7 @@ def test_a_decision_that_is_replayed_makes_no_silo_work(federation):
 def test_a_study_that_changes_after_it_was_accepted_is_another_one(federation):
     ruled(federation, rounds=3)
     agreement = submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
     path = federation.server / "run/studies/second/study.json"
     path.write_text(path.read_text().replace('"rounds": 3', '"rounds": 9'))
@@ -434,18 +434,18 @@ def test_a_study_that_changes_after_it_was_accepted_is_another_one(federation):
 
 def test_a_study_with_more_words_than_can_be_read_is_refused_in_a_line(federation, monkeypatch):
     terms = tomllib.loads(federation.toml.read_text())
-    words = [f"w{n}" for n in range(50_000)]
+    vocabulary = [f"w{n}" for n in range(50_000)]
     task = {
         "kind": "text",
         "input_shape": [8],
         "classes": ["a", "b"],
         "vocabulary": 50_002,
-        "words": words,
+        "words": vocabulary,
     }
     study = study_of({"name": "wordy", "run": terms["run"], "task": task})
     monkeypatch.setattr("pomona_federation.study.LONGEST", 2**18)
     with pytest.raises(ProtocolError, match="the limit is 262144"):
-        add_study(federation.kits / "silo-0", SOME, lambda *_: study.text.encode())
+        add_study(federation.kits / "silo-0", SHA_A, lambda *_: study.text.encode())
     assert StudyDecisions(federation.kits / "silo-0").all == []
 
 
@@ -454,41 +454,41 @@ def test_rules_do_not_accept_what_is_beyond_the_silos_own_total(federation):
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": 5.0}))
     ruled(federation)
     submitted(federation)
-    heard(federation, "silo-0")
-    assert known(federation).status == "pending"
-    assert "without bound" in known(federation).why
+    proposals(federation, "silo-0")
+    assert entry(federation).status == "pending"
+    assert "without bound" in entry(federation).why
     assert FILE not in {line.get("by") for line in lines(federation, "proposed")}
 
 
 def test_check_says_what_the_rules_would_do(federation):
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     kit = federation.kits / "silo-0"
 
-    def said():
+    def policy():
         return next(line for line in preflight.run(kit, "second")[0] if line.check == "policy")
 
-    assert "only a person accepts" in said().text
+    assert "only a person accepts" in policy().text
     ruled(federation, not_before=date(2026, 1, 1), not_after=date(2999, 12, 31))
-    assert (said().result, "accepts it: kind train" in said().text) == ("ok", True)
+    assert (policy().result, "accepts it: kind train" in policy().text) == ("ok", True)
     ruled(federation, rounds=2)
-    assert (said().result, "3 rounds, more than 2" in said().text) == ("warning", True)
-    assert known(federation).status == "pending"
+    assert (policy().result, "3 rounds, more than 2" in policy().text) == ("warning", True)
+    assert entry(federation).status == "pending"
 
 
 def test_a_person_cannot_accept_what_is_beyond_the_silos_own_total(federation, capsys):
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     kit = federation.kits / "silo-0"
     path = kit / "silo.toml"
-    before = path.read_text()
-    path.write_text(tomli_w.dumps(tomllib.loads(before) | {"accept_epsilon_total": 5.0}))
+    original_text = path.read_text()
+    path.write_text(tomli_w.dumps(tomllib.loads(original_text) | {"accept_epsilon_total": 5.0}))
     assert command("silo", "accept", "second", "--folder", kit) == 9
     assert "without bound" in capsys.readouterr().err
-    assert known(federation).status == "pending"
-    path.write_text(before)
+    assert entry(federation).status == "pending"
+    path.write_text(original_text)
     assert command("silo", "accept", "second", "--by", "Dr. North", "--folder", kit) == 0
-    assert (known(federation).status, known(federation).by, known(federation).terms) == (
+    assert (entry(federation).status, entry(federation).by, entry(federation).terms) == (
         "accepted",
         "Dr. North",
         None,

@@ -38,17 +38,17 @@ test = "data/test.csv"
 """
 
 
-def ran(*words, folder=None, seconds=1200.0):
-    own = os.environ | {"POMONA_UID": str(os.getuid()), "POMONA_GID": str(os.getgid())}
+def ran(*command, folder=None, seconds=1200.0):
+    env = os.environ | {"POMONA_UID": str(os.getuid()), "POMONA_GID": str(os.getgid())}
     return subprocess.run(
-        words, cwd=folder, env=own, capture_output=True, text=True, timeout=seconds, check=False
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
-def done(*words, **options):
-    said = ran(*words, **options)
-    assert said.returncode == 0, f"{words}: {said.stdout[-2000:]}{said.stderr[-2000:]}"
-    return said.stdout
+def output(*command, **options):
+    process = ran(*command, **options)
+    assert process.returncode == 0, f"{command}: {process.stdout[-2000:]}{process.stderr[-2000:]}"
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,9 @@ def wheels(tmp_path_factory):
     for program in ("podman", "podman-compose"):
         if not shutil.which(program):
             pytest.skip(f"needs {program}")
-    compose = re.search(r"podman-compose version (\d+)\.(\d+)", done("podman-compose", "--version"))
+    compose = re.search(
+        r"podman-compose version (\d+)\.(\d+)", output("podman-compose", "--version")
+    )
     if tuple(map(int, compose.groups())) < (1, 1):
         pytest.skip(
             "needs podman-compose 1.1: older ones join a network beside the machine's, which "
@@ -68,7 +70,7 @@ def wheels(tmp_path_factory):
         pytest.skip(f"no container of {BASE} runs here: {tried.stderr.strip()[-300:]}")
     folder = tmp_path_factory.mktemp("wheels")
     build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
-    done(*build, "--wheel-dir", folder, ROOT, ROOT / "federation")
+    output(*build, "--wheel-dir", folder, ROOT, ROOT / "federation")
     return folder
 
 
@@ -87,40 +89,40 @@ def container(kit):
 @pytest.fixture
 def kits(wheels, tmp_path):
     (tmp_path / "federation.toml").write_text(agreement(free_ports(1)[0], ["north"], rounds=ROUNDS))
-    out = tmp_path / "kits"
-    provision(tmp_path / "federation.toml", out, wheels)
-    (out / "north" / "silo.toml").write_text(SILO)
+    kits_folder = tmp_path / "kits"
+    provision(tmp_path / "federation.toml", kits_folder, wheels)
+    (kits_folder / "north" / "silo.toml").write_text(SILO)
     for number, name in enumerate(("train", "test")):
-        (out / "north" / "data" / f"{name}.csv").write_text(table(80, number))
-    yield out
-    for home in (out / "server", out / "north"):
-        ran("podman-compose", "down", folder=home)
-        ran("podman", "rmi", "--force", container(home)[1])
+        (kits_folder / "north" / "data" / f"{name}.csv").write_text(table(80, number))
+    yield kits_folder
+    for folder in (kits_folder / "server", kits_folder / "north"):
+        ran("podman-compose", "down", folder=folder)
+        ran("podman", "rmi", "--force", container(folder)[1])
 
 
 def test_a_federation_in_containers_trains_and_each_ends_without_a_restart(kits):
     server, north = kits / "server", kits / "north"
-    for home in (server, north):
-        done("podman-compose", "up", "--build", "--detach", folder=home)
-    until = time.monotonic() + 300
-    while (standing := read_status(server / "run")) is None or standing.state != "finished":
+    for kit in (server, north):
+        output("podman-compose", "up", "--build", "--detach", folder=kit)
+    deadline = time.monotonic() + 300
+    while (status := read_status(server / "run")) is None or status.state != "finished":
         logs = (
             ran("podman", "logs", container(server)[0]),
             ran("podman", "logs", container(north)[0]),
         )
-        assert time.monotonic() < until, [said.stdout + said.stderr for said in logs]
+        assert time.monotonic() < deadline, [log.stdout + log.stderr for log in logs]
         time.sleep(1)
-    assert standing.round == ROUNDS
+    assert status.round == ROUNDS
     assert (north / "state" / "models" / "personal.safetensors").exists()
-    done("podman", "wait", container(server)[0], seconds=60)
-    done("podman", "stop", "--time", "90", container(north)[0], seconds=120)
-    for home in (server, north):
-        name, image = container(home)
-        (about,) = json.loads(done("podman", "inspect", name))
-        assert about["State"]["ExitCode"] == 0, "nothing that would be restarted"
-        assert about["RestartCount"] == 0
-        assert about["HostConfig"]["ReadonlyRootfs"]
-        held = done(
+    output("podman", "wait", container(server)[0], seconds=60)
+    output("podman", "stop", "--time", "90", container(north)[0], seconds=120)
+    for kit in (server, north):
+        name, image = container(kit)
+        (description,) = json.loads(output("podman", "inspect", name))
+        assert description["State"]["ExitCode"] == 0, "nothing that would be restarted"
+        assert description["RestartCount"] == 0
+        assert description["HostConfig"]["ReadonlyRootfs"]
+        files = output(
             "podman",
             "run",
             "--rm",
@@ -131,5 +133,5 @@ def test_a_federation_in_containers_trains_and_each_ends_without_a_restart(kits)
             "-c",
             "ls -A / /wheels; ls -A /kit || true",
         )
-        assert not {"keys", "certs", "federation.toml"} & set(held.split()), "no kit in the image"
+        assert not {"keys", "certs", "federation.toml"} & set(files.split()), "no kit in the image"
     assert json.loads((north / "state" / "node" / "node.json").read_bytes())["state"] == "stopped"

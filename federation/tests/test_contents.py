@@ -13,7 +13,7 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation.installation.contents import RULES, contents, require_kit, rule
 
-KEPT = {
+RECORDS = {
     "federation.toml",
     "state/audit.jsonl",
     "state/models/personal.card.md",
@@ -44,43 +44,43 @@ PLAIN = {
     "start.sh",
     "wheels/README.txt",
 }
-OWN = {"clinic.py", "data/train.csv", "notes/of a person.txt"}
+FOREIGN = {"clinic.py", "data/train.csv", "notes/of a person.txt"}
 
 
 @pytest.fixture
 def kit(tmp_path):
     """A silo's kit with a file of each kind; each contains its own path."""
     folder = tmp_path / "north"
-    for name in KEPT | SECRET | PLAIN | OWN:
+    for name in RECORDS | SECRET | PLAIN | FOREIGN:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     return folder
 
 
-def kinds(folder, whose="silo"):
-    found = {}
+def paths_by_kind(folder, role="silo"):
+    paths = {}
     for item in contents(folder):
-        found.setdefault(item.rule.kind, set()).add(str(item.path))
-    return found
+        paths.setdefault(item.rule.kind, set()).add(str(item.path))
+    return paths
 
 
-def printed(capsys, *words):
+def printed(capsys, *arguments):
     with pytest.raises(SystemExit, match="0"):
-        main(list(map(str, words)))
+        main(list(map(str, arguments)))
     return capsys.readouterr().out
 
 
 def test_each_file_has_its_kind(kit):
-    assert kinds(kit) == {"keep": KEPT, "secret": SECRET, "kit": PLAIN, "own": OWN}
+    assert paths_by_kind(kit) == {"keep": RECORDS, "secret": SECRET, "kit": PLAIN, "own": FOREIGN}
 
 
 def test_the_command_shows_what_to_keep_and_what_is_secret(kit, capsys):
     (kit / "state/report.md").unlink()
-    said = printed(capsys, "silo", "contents", "--folder", kit)
-    assert "privacy ledger" in said
-    assert "there is no report yet" in said
-    told = json.loads(printed(capsys, "silo", "contents", "--folder", kit, "--json"))
-    assert {row["kind"] for row in told["contents"]} == {"keep", "secret", "kit", "own"}
+    table = printed(capsys, "silo", "contents", "--folder", kit)
+    assert "privacy ledger" in table
+    assert "there is no report yet" in table
+    listing = json.loads(printed(capsys, "silo", "contents", "--folder", kit, "--json"))
+    assert {row["kind"] for row in listing["contents"]} == {"keep", "secret", "kit", "own"}
     assert printed(capsys, "silo", "contents", "--folder", kit, "--paths", "secret").split("\n")[
         :-1
     ] == sorted(SECRET)
@@ -92,15 +92,15 @@ def test_a_kit_ends_as_its_readme_says(kit, capsys, tmp_path):
     """
     readme = Path(__file__).parents[1] / "src/pomona_federation/provision/templates/silo.md.jinja"
     for line in (line for line in readme.read_text().splitlines() if " --paths " in line):
-        command, _, then = line.strip().partition(" | ")
+        command, _, shell_command = line.strip().partition(" | ")
         paths = printed(capsys, *command.replace("--folder .", f"--folder {kit}").split()[1:])
-        subprocess.run(then, shell=True, cwd=kit, input=paths, text=True, check=True)
+        subprocess.run(shell_command, shell=True, cwd=kit, input=paths, text=True, check=True)
     left = {str(path.relative_to(kit)) for path in kit.rglob("*") if path.is_file()}
-    assert left == KEPT | PLAIN | OWN
+    assert left == RECORDS | PLAIN | FOREIGN
     archived = subprocess.run(
         ["tar", "tf", tmp_path / "kept.tar"], capture_output=True, text=True, check=True
     )
-    assert set(archived.stdout.split()) == KEPT
+    assert set(archived.stdout.split()) == RECORDS
 
 
 def test_links_and_second_names_are_no_paths_to_overwrite(kit, tmp_path, capsys):
@@ -108,22 +108,22 @@ def test_links_and_second_names_are_no_paths_to_overwrite(kit, tmp_path, capsys)
     (kit / "state/link").symlink_to(tmp_path / "outside")
     (kit / "keys/silo.key").unlink()
     os.link(tmp_path / "outside", kit / "keys/silo.key")
-    said = printed(capsys, "silo", "contents", "--folder", kit, "--json")
-    assert any("keys/silo.key" in line for line in json.loads(said)["notes"])
+    listing = printed(capsys, "silo", "contents", "--folder", kit, "--json")
+    assert any("keys/silo.key" in line for line in json.loads(listing)["notes"])
     paths = set(printed(capsys, "silo", "contents", "--folder", kit, "--paths", "secret").split())
     assert paths == SECRET - {"keys/silo.key"}
 
 
 def test_a_file_that_goes_while_the_kit_is_listed_is_left_out(kit, monkeypatch):
-    known, going = os.stat, kit / "state/cache/00ff"
+    real_stat, removed_file = os.stat, kit / "state/cache/00ff"
 
     def removing(path, **options):
-        if path == going.name:
-            going.unlink()
-        return known(path, **options)
+        if path == removed_file.name:
+            removed_file.unlink()
+        return real_stat(path, **options)
 
     monkeypatch.setattr(os, "stat", removing)
-    assert kinds(kit)["secret"] == SECRET - {"state/cache/00ff"}
+    assert paths_by_kind(kit)["secret"] == SECRET - {"state/cache/00ff"}
 
 
 @pytest.mark.parametrize("name", ["state", "keys"])
@@ -158,7 +158,7 @@ def test_a_server_keeps_what_studies_without_a_model_have_found(name):
 
 @pytest.mark.parametrize("name", ["cache", "logs", "checkpoints", "report", "study", "trials"])
 def test_what_a_study_keeps_has_its_kind_whatever_the_study_is_called(name):
-    for home in ("run", f"run/studies/{name}", f"run/studies/{name}/trials/000"):
+    for folder in ("run", f"run/studies/{name}", f"run/studies/{name}/trials/000"):
         for file, kind in (
             ("study.json", "keep"),
             ("report.html", "keep"),
@@ -167,7 +167,7 @@ def test_what_a_study_keeps_has_its_kind_whatever_the_study_is_called(name):
             ("flwr/config.toml", "secret"),
             ("asked", "secret"),
         ):
-            assert rule(PurePosixPath(home, file), RULES["server"]).kind == kind, (home, file)
+            assert rule(PurePosixPath(folder, file), RULES["server"]).kind == kind, (folder, file)
 
 
 @pytest.mark.long
@@ -185,12 +185,12 @@ def test_real_kits_keep_records_and_models_while_keys_and_rows_are_secret(world)
         "summary.json",
     )
     record = {f"run/{name}" for name in names} | {"federation.toml"}
-    server = kinds(federation.server, "server")
+    server = paths_by_kind(federation.server, "server")
     assert server["keep"] == record | {
-        f"keys/silo-{i}.{kind}" for i in range(3) for kind in ("pub", "cert")
+        f"keys/silo-{i}.{suffix}" for i in range(3) for suffix in ("pub", "cert")
     }
     assert any(name.startswith("run/checkpoints/") for name in server["secret"])
-    silo = kinds(federation.kits / "silo-0")
+    silo = paths_by_kind(federation.kits / "silo-0")
     names = (
         "audit.jsonl",
         "private/budget.json",

@@ -51,56 +51,56 @@ def texts(*cases):
     return {name: json.dumps(value) for case in cases for name, value in case.items()}
 
 
-def said(capsys, *words):
+def run_command(capsys, *arguments):
     """Exit code and output of a command; no terminal control sequences pass."""
-    code = command(*words)
+    code = command(*arguments)
     out, err = capsys.readouterr()
     assert all(c.isprintable() or c == "\n" for c in out + err)
     assert "Traceback" not in err
     return code, out, err
 
 
-@pytest.mark.parametrize("what", [*CRAFTED, *TORN])
-def test_a_live_file_that_is_none_is_one_line(what, tmp_path, capsys):
+@pytest.mark.parametrize("case", [*CRAFTED, *TORN])
+def test_a_live_file_that_is_none_is_one_line(case, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
-    put(folder / "run" / "live.json", {**texts(CRAFTED), **TORN}[what])
-    code, _, err = said(capsys, "server", "status", "--folder", str(folder))
+    put(folder / "run" / "live.json", {**texts(CRAFTED), **TORN}[case])
+    code, _, err = run_command(capsys, "server", "status", "--folder", str(folder))
     assert code == StorageError.code
     assert err.count("\n") == 1
     assert "live.json cannot be read" in err
 
 
-@pytest.mark.parametrize("what", [*TORN, "names"])
-def test_a_file_of_who_is_waited_for_that_is_none_is_one_line(what, tmp_path, capsys):
+@pytest.mark.parametrize("case", [*TORN, "names"])
+def test_a_file_of_who_is_waited_for_that_is_none_is_one_line(case, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
     put(
         folder / "run" / "waiting.json",
-        (TORN | {"NaN": '{"since": NaN}', "names": '{"missing": ["north"]}'})[what],
+        (TORN | {"NaN": '{"since": NaN}', "names": '{"missing": ["north"]}'})[case],
     )
-    code, _, err = said(capsys, "server", "status", "--folder", str(folder))
+    code, _, err = run_command(capsys, "server", "status", "--folder", str(folder))
     assert (code, err.count("\n")) == (StorageError.code, 1)
     assert "waiting.json cannot be read" in err
 
 
 @pytest.mark.parametrize(
-    "what", ["[]", "{", '{"settled": 1}', '{"settled": 1e999, "silos": []}', "nested", "a size"]
+    "text", ["[]", "{", '{"settled": 1}', '{"settled": 1e999, "silos": []}', "nested", "a size"]
 )
-def test_a_roster_that_is_none_is_one_line(what, tmp_path, capsys):
+def test_a_roster_that_is_none_is_one_line(text, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
     size = json.dumps({"settled": 1, "silos": [{"name": "north", "size": 10**400}]})
-    put(folder / "run" / "roster.json", {"nested": "[" * 100_000, "a size": size}.get(what, what))
-    code, _, err = said(capsys, "server", "status", "--folder", str(folder))
+    put(folder / "run" / "roster.json", {"nested": "[" * 100_000, "a size": size}.get(text, text))
+    code, _, err = run_command(capsys, "server", "status", "--folder", str(folder))
     assert (code, err.count("\n")) == (StorageError.code, 1)
     assert "roster.json cannot be read" in err
 
 
 @pytest.mark.parametrize(
-    "what", ["{", '{"state": "running", "round": -1}', "[]", '{"state": "\\u001b[2J", "round": 1}']
+    "text", ["{", '{"state": "running", "round": -1}', "[]", '{"state": "\\u001b[2J", "round": 1}']
 )
-def test_a_status_that_is_none_is_one_line(what, tmp_path, capsys):
+def test_a_status_that_is_none_is_one_line(text, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
-    put(folder / "run" / "status.json", what)
-    code, _, err = said(capsys, "server", "status", "--folder", str(folder))
+    put(folder / "run" / "status.json", text)
+    code, _, err = run_command(capsys, "server", "status", "--folder", str(folder))
     assert (code, err.count("\n")) == (StorageError.code, 1)
 
 
@@ -113,19 +113,19 @@ def test_a_visit_that_is_none_is_skipped_with_a_word(line, tmp_path, capsys):
     folder, _ = kit(tmp_path)
     path, good = folder / "state" / "rounds.jsonl", json.dumps(visit(1, 0.5))
     put(path, f"{good}\n{line}\n{json.dumps(visit(2, 0.5))}\n{line}\n")
-    code, out, _ = said(capsys, "silo", "status", "--folder", str(folder))
+    code, out, _ = run_command(capsys, "silo", "status", "--folder", str(folder))
     assert code == 0
     assert "round     2 of 3" in out
     assert "2 lines of state/rounds.jsonl" in out
 
 
 @pytest.mark.parametrize(
-    "what", ["{", "[]", '{"state": 7}', '{"state": "connected", "restarts": 1e400}']
+    "text", ["{", "[]", '{"state": 7}', '{"state": "connected", "restarts": 1e400}']
 )
-def test_a_nodes_news_that_are_none_are_one_line(what, tmp_path, capsys):
+def test_a_nodes_news_that_are_none_are_one_line(text, tmp_path, capsys):
     folder, _ = kit(tmp_path)
-    put(folder / "state" / "node" / "node.json", what)
-    code, _, err = said(capsys, "silo", "status", "--folder", str(folder))
+    put(folder / "state" / "node" / "node.json", text)
+    code, _, err = run_command(capsys, "silo", "status", "--folder", str(folder))
     assert (code, err.count("\n")) == (StorageError.code, 1)
 
 
@@ -137,13 +137,13 @@ def test_words_of_members_are_shown_and_never_obeyed(tmp_path, capsys):
     record = {"silo": HOSTILE, "round": 2, "reason": "signature", "detail": HOSTILE}
     live = {**LIVE, "unused": {"south": record, HOSTILE: record}}
     put(folder / "run" / "live.json", json.dumps(live))
-    code, out, _ = said(capsys, "server", "status", "--folder", str(folder))
+    code, out, _ = run_command(capsys, "server", "status", "--folder", str(folder))
     assert code == 0
     assert "[/red] [bold]x" in out
     assert not any(line.startswith("forged") for line in out.splitlines())
     with Audit(folder / "run" / "audit.jsonl") as audit:
         audit.write("refused", silo=HOSTILE, reason=HOSTILE)
-    code, out, _ = said(capsys, "server", "audit", "--folder", str(folder))
+    code, out, _ = run_command(capsys, "server", "audit", "--folder", str(folder))
     assert (code, len(out.splitlines())) == (0, 1)
 
 

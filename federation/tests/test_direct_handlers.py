@@ -46,8 +46,8 @@ class Link:
         pem = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         self.public = b64encode(pem)
         self.ask("/v1/fleet/register-node", RegisterNodeFleetRequest(public_key=pem))
-        asked = ActivateNodeRequest(public_key=pem, heartbeat_interval=60)
-        (_, _, body) = self.ask("/v1/fleet/activate-node", asked)
+        activation = ActivateNodeRequest(public_key=pem, heartbeat_interval=60)
+        (_, _, body) = self.ask("/v1/fleet/activate-node", activation)
         self.node = Node(node_id=ActivateNodeResponse.FromString(body).node_id)
         self.reached.clear()
 
@@ -66,27 +66,27 @@ class Link:
 
     def ask(self, path, body, headers=None, layer=None, method="POST"):
         """Status, type and body of an answer."""
-        content, sent = body if isinstance(body, bytes) else body.SerializeToString(), []
-        parts = [content[:3], content[3:]]
-        named = {"content-type": b"application/protobuf", **(headers or self.signed())}
+        content, messages = body if isinstance(body, bytes) else body.SerializeToString(), []
+        chunks = [content[:3], content[3:]]
+        fields = {"content-type": b"application/protobuf", **(headers or self.signed())}
 
         async def receive():
-            part = parts.pop(0)
-            return {"type": "http.request", "body": part, "more_body": bool(parts)}
+            chunk = chunks.pop(0)
+            return {"type": "http.request", "body": chunk, "more_body": bool(chunks)}
 
         async def send(message):
-            sent.append(message)
+            messages.append(message)
 
         scope = {"type": "http", "path": path, "method": method, "query_string": b""}
         scope |= {"app": self.app}
         scope |= {"http_version": "1.1", "scheme": "http", "server": ("a", 1), "client": ("b", 2)}
-        scope |= {"headers": [(name.lower().encode(), value) for name, value in named.items()]}
+        scope |= {"headers": [(name.lower().encode(), value) for name, value in fields.items()]}
         asyncio.run((layer or self.layer)(scope, receive, send))
-        types = dict(sent[0]["headers"])
+        types = dict(messages[0]["headers"])
         return (
-            sent[0]["status"],
+            messages[0]["status"],
             types.get(b"content-type"),
-            b"".join(m.get("body", b"") for m in sent),
+            b"".join(m.get("body", b"") for m in messages),
         )
 
 
@@ -114,12 +114,12 @@ def requests(link):
 
 
 def test_an_answer_is_that_of_superlinks_layers(link):
-    for what, (path, body, headers, status) in requests(link).items():
+    for name, (path, body, headers, status) in requests(link).items():
         link.reached.clear()
         answer = link.ask(path, body, headers)
-        assert link.reached == ([] if status == 200 else [path]), what
-        assert answer == link.ask(path, body, headers, link.app), what
-        assert answer[0] == status or (status is None and answer[0] >= 400), what
+        assert link.reached == ([] if status == 200 else [path]), name
+        assert answer == link.ask(path, body, headers, link.app), name
+        assert answer[0] == status or (status is None and answer[0] >= 400), name
 
 
 def test_other_requests_are_passed_on(link):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from federation_in_process import deployed, same
+from federation_in_process import deployed, equal
 from pomona.cli import main
 from pomona.lifecycle import recorded_status
 from pomona.storage.lock import locked
@@ -30,11 +30,11 @@ from test_waiting import Clock, Members
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_drained_study_continues_to_the_bit(number, world):
     """Also after its last round, before the closing visit."""
-    federation, sent = world.federation(), []
+    federation, messages = world.federation(), []
 
     def drains(message, reply):
-        sent.append(message)
-        if len(sent) == 3 * number + 1:  # three hellos, and three tasks a round
+        messages.append(message)
+        if len(messages) == 3 * number + 1:  # three hellos, and three tasks a round
             StudyQueue(federation.server).drain(enabled=True)
         return reply
 
@@ -45,13 +45,13 @@ def test_a_drained_study_continues_to_the_bit(number, world):
         stopped = read_status(federation.server / "run")
         assert (stopped.state, stopped.code, stopped.round) == ("interrupted", 143, number)
         assert "undrain" in stopped.reason
-        assert len(sent) == 3 * number + 3
+        assert len(messages) == 3 * number + 3
     assert StudyQueue(federation.server).next() is None
     assert status.server(federation.server)["drain"] == "drained"
     StudyQueue(federation.server).drain(enabled=False)
     assert StudyQueue(federation.server).next()
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_drain_and_undrain_say_what_follows_and_are_audited_once(tmp_path, capsys):
@@ -59,12 +59,12 @@ def test_drain_and_undrain_say_what_follows_and_are_audited_once(tmp_path, capsy
     run = folder / "run"
     run.mkdir()
 
-    def drain(word):
+    def drain(action):
         with pytest.raises(SystemExit, match="0"):
-            main(["server", word, "--json", "--folder", str(folder)])
+            main(["server", action, "--json", "--folder", str(folder)])
         return json.loads(capsys.readouterr().out)["drain"]
 
-    assert [drain(word) for word in ("drain", "drain", "undrain", "undrain")] == [
+    assert [drain(action) for action in ("drain", "drain", "undrain", "undrain")] == [
         "drained",
         "drained",
         "",
@@ -85,19 +85,19 @@ def test_a_study_that_a_drain_has_ended_says_so_and_is_not_lost(fault, verdict, 
     """Also if the server is undrained before its supervisor looks."""
     (tmp_path / DRAIN).touch()
 
-    def ends():
+    def run_with_status():
         with recorded_status(tmp_path):
             if fault:
                 raise fault
             require_undrained(tmp_path)
 
     with pytest.raises((SystemExit, OSError)):
-        ends()
+        run_with_status()
     (tmp_path / DRAIN).unlink()
-    ended = read_status(tmp_path)
-    assert ("undrain" in ended.reason) == (verdict == "drained")
-    seen = Observation(ended, 1.0, link=True, app=False)
-    assert next_action(seen) == verdict
+    recorded = read_status(tmp_path)
+    assert ("undrain" in recorded.reason) == (verdict == "drained")
+    observation = Observation(recorded, 1.0, link=True, app=False)
+    assert next_action(observation) == verdict
 
 
 NODE = 7

@@ -50,11 +50,11 @@ def test_false_scores_of_one_in_three_silos_do_not_end_a_study(world):
     federation.run()
     deployed = load(federation.server / "run")
     assert len(deployed.rounds) == len(whole_run.rounds)
-    named = [text for text in notes(federation) if "alone would decide" in text]
-    assert named
-    assert all(note.startswith("silo-1, round ") for note in named)
-    assert "accuracy on validation" in named[0]
-    assert {*named} <= {note.text for note in deployed.notes}
+    warnings = [text for text in notes(federation) if "alone would decide" in text]
+    assert warnings
+    assert all(note.startswith("silo-1, round ") for note in warnings)
+    assert "accuracy on validation" in warnings[0]
+    assert {*warnings} <= {note.text for note in deployed.notes}
 
 
 def test_a_silo_whose_scores_alone_choose_the_trial_of_a_search_is_named():
@@ -62,7 +62,7 @@ def test_a_silo_whose_scores_alone_choose_the_trial_of_a_search_is_named():
     honest = ({"north": 0.6, "south": 0.6, "west": 0.6}, {"north": 0.7, "south": 0.7, "west": 0.7})
     false = [scores | {"south": 1.0 - k} for k, scores in enumerate(honest)]
 
-    def named(scores):
+    def winner_and_silos(scores):
         trials = [
             Trial(number=k, agreement="", point={}, score=sum(s.values()) / 3, silos=s)
             for k, s in enumerate(scores)
@@ -70,5 +70,5 @@ def test_a_silo_whose_scores_alone_choose_the_trial_of_a_search_is_named():
         winner = choose([trial.score for trial in trials])
         return winner, [note.partition("'")[0] for note in _single_silo_notes(trials, winner)]
 
-    assert named(honest) == (1, [])
-    assert named(false) == (0, ["south"])
+    assert winner_and_silos(honest) == (1, [])
+    assert winner_and_silos(false) == (0, ["south"])

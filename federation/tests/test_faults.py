@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from federation_in_process import deployed, lost, same, stopped_after
+from federation_in_process import deployed, equal, lost, stopped_after
 from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, QuorumError
 from pomona.core.membership import Membership
 from pomona.federation.client import ClientRuntime
@@ -53,13 +53,13 @@ def tensors(function):
     """Uplink bytes with the tensors from ``function``."""
 
     def change(data):
-        return ENCODING.pack_uplink(function(ENCODING.unpack_uplink(data, FORM)))
+        return ENCODING.pack_uplink(function(ENCODING.unpack_uplink(data, ROW)))
 
     return change
 
 
 CORE = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
-FORM = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
+ROW = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
 ENCODING = Encoding("fp32", 3)
 UPLINKS = {
     "F23 NaN": (
@@ -88,7 +88,7 @@ def reasons(federation):
 def signed_again(silo, task, uplink):
     """New signatures on the changed rows, as far as they can be read."""
     try:
-        return silo._signatures(task, ENCODING.unpack_uplink(uplink, FORM))
+        return silo._signatures(task, ENCODING.unpack_uplink(uplink, ROW))
     except ProtocolError:
         return {}
 
@@ -109,15 +109,15 @@ def mistaken(patch, change, rounds=(2,)):
     patch.setattr(client_app.ClientApp, "answer", answers)
 
 
-@pytest.mark.parametrize("what", drawn(UPLINKS, 2))
-def test_an_uplink_that_is_wrong_counts_as_absent(what, world):
-    change, said = UPLINKS[what]
+@pytest.mark.parametrize("case", drawn(UPLINKS, 2))
+def test_an_uplink_that_is_wrong_counts_as_absent(case, world):
+    change, reason = UPLINKS[case]
     federation = world.federation(run={"rounds": 4}, quorum=2)
     world.patch.chdir(world.folder)
     mistaken(world.patch, change)
     federation.run()
-    assert said in reasons(federation)
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert reason in reasons(federation)
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
     assert not Path("canary").exists()
 
 
@@ -126,8 +126,8 @@ def on_answer(change, number=2, node=11, times=9):
     left = [times]
 
     def fault(message, reply):
-        sent = flower_apps.unpacked(message.content)
-        task = parsed(Task, sent.body) if sent.kind == "task" else None
+        unpacked = flower_apps.unpacked(message.content)
+        task = parsed(Task, unpacked.body) if unpacked.kind == "task" else None
         if (
             task
             and task.trains
@@ -152,7 +152,7 @@ def repacked(change):
     return apply
 
 
-WAYS = {
+LINE_FAULTS = {
     "F1 the node is gone": (lambda m, _: lost(m), "error 5"),
     "the app crashed": (lambda m, _: lost(m, 8), "worker-ended"),
     "the app raised": (lambda m, _: lost(m, 2), "error 2"),
@@ -174,14 +174,14 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("what", drawn(WAYS, 2))
-def test_what_goes_wrong_on_the_way_counts_as_absent(what, world):
-    change, said = WAYS[what]
-    federation = world.federation(run={"rounds": 4}, deadline=1.0 if "deadline" in what else 60.0)
+@pytest.mark.parametrize("case", drawn(LINE_FAULTS, 2))
+def test_what_goes_wrong_on_the_way_counts_as_absent(case, world):
+    change, reason = LINE_FAULTS[case]
+    federation = world.federation(run={"rounds": 4}, deadline=1.0 if "deadline" in case else 60.0)
     federation.grid.faults.append(on_answer(change))
     federation.run()
-    assert said in reasons(federation)
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert reason in reasons(federation)
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_of_two_answers_the_first_counts(second, world):
     federation = world.federation()
     federation.grid.faults.append(on_answer(lambda m, reply: [reply, repacked(second)(m, reply)]))
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -214,7 +214,7 @@ def test_a_silo_begins_from_the_members_of_when_it_joined(stopped, world):
     federation.run()
     joins = Membership(joins={2: 2})
     expected = world.simulated(federation, absent={(1, 1), (2, 1)}, membership=joins)
-    assert same(deployed(federation), expected)
+    assert equal(deployed(federation), expected)
 
 
 @pytest.mark.parametrize("back", [None, 3], ids=["for good", "until round 3"])
@@ -225,7 +225,7 @@ def test_a_network_that_is_cut(back, world):
     federation = world.federation(run={"rounds": 4}, patience=0.2)
     grid = federation.grid
 
-    def cut(message, _):
+    def disconnect(message, _):
         grid.gone.add(11)
         return lost(message)
 
@@ -233,7 +233,7 @@ def test_a_network_that_is_cut(back, world):
         grid.gone.discard(11)
         return reply
 
-    grid.faults.append(on_answer(cut, times=1))
+    grid.faults.append(on_answer(disconnect, times=1))
     if back:
         # Whoever is asked first in that round, before anybody looks who is online.
         grid.faults += [on_answer(mended, number=back, node=node) for node in (10, 12)]
@@ -241,30 +241,30 @@ def test_a_network_that_is_cut(back, world):
     ours = deployed(federation)
     expected = world.simulated(federation, absent=BAD if back else {(r, 1) for r in (2, 3, 4)})
     # one that is cut off keeps the model that it had
-    others = federation.names if back else ["silo-0", "silo-2"]
-    assert same({n: ours[n] for n in others}, {n: expected[n] for n in others})
+    unaffected = federation.names if back else ["silo-0", "silo-2"]
+    assert equal({n: ours[n] for n in unaffected}, {n: expected[n] for n in unaffected})
 
 
 def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
     """F21: back within ``patience``, after a few looks."""
-    federation, looks = world.federation(), []
+    federation, offline_checks = world.federation(), []
     grid, online = federation.grid, federation.grid.get_node_ids
 
-    def looked():
-        looks.extend([1] if grid.gone else [])
-        if len(looks) == 3:
+    def node_ids():
+        offline_checks.extend([1] if grid.gone else [])
+        if len(offline_checks) == 3:
             grid.gone.clear()
         return online()
 
-    def cut(message, _):
+    def disconnect(message, _):
         grid.gone.add(11)
         return lost(message)
 
-    world.patch.setattr(grid, "get_node_ids", looked)
-    grid.faults.append(on_answer(cut, times=1))
+    world.patch.setattr(grid, "get_node_ids", node_ids)
+    grid.faults.append(on_answer(disconnect, times=1))
     federation.run()
-    assert len(looks) == 3
-    assert same(deployed(federation), world.simulated(federation))
+    assert len(offline_checks) == 3
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 @pytest.mark.parametrize("samples", drawn([0, -9, 1e18, 2**70, True, "60", None]))
@@ -279,23 +279,23 @@ def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world)
 
     world.patch.setattr(client_app.ClientApp, "answer", answers)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_clocks_that_jump_by_days_change_nothing(world):
     """F45: deadlines and waits are measured by the clock that cannot be set."""
-    federation, looks, wall = world.federation(deadline=5.0), count(), time.time
+    federation, clock_reads, wall = world.federation(deadline=5.0), count(), time.time
 
     def jumping():
-        return wall() + 86400.0 * (-1) ** next(looks)
+        return wall() + 86400.0 * (-1) ** next(clock_reads)
 
     with world.patch.context() as patch:
         for module in [time, *sys.modules.values()]:  # many hold it by a name of their own
             if vars(module).get("time") is wall:
                 patch.setattr(module, "time", jumping)
         federation.run()
-    assert next(looks) >= 5  # start, three rounds, end
-    assert same(deployed(federation), world.simulated(federation))
+    assert next(clock_reads) >= 5  # start, three rounds, end
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
@@ -303,7 +303,7 @@ def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
     trained = counted(world.patch)
     federation.grid.faults.append(on_answer(lambda m, _: lost(m), times=2))
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert trained.count((2, 1)) == 1  # its answer was waiting
 
 
@@ -326,14 +326,14 @@ def test_an_answer_to_an_earlier_task_is_not_taken(world):
     federation = world.federation(run={"rounds": 4})
     old = []
 
-    def keep(_, reply):
+    def recorded(_, reply):
         old.append(flower_apps.unpacked(reply.content))
         return reply
 
-    federation.grid.faults += [on_answer(keep, number=1), on_answer(repacked(lambda _: old[0]))]
+    federation.grid.faults += [on_answer(recorded, number=1), on_answer(repacked(lambda _: old[0]))]
     federation.run()
     assert "another task" in reasons(federation)
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_a_silo_whose_code_fails_tells_nothing(world):
@@ -352,20 +352,20 @@ def test_a_silo_whose_code_fails_tells_nothing(world):
     assert "RuntimeError" in log
     assert "patient" not in log
     assert str(world.folder) not in log
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
-KILLS = [(number, when) for number in (1, 2, 3) for when in ("before", "after")]
+KILLS = [(number, moment) for number in (1, 2, 3) for moment in ("before", "after")]
 
 
-@pytest.mark.parametrize(("number", "when"), drawn(KILLS))
-def test_a_server_that_is_killed_goes_on(when, number, world):
+@pytest.mark.parametrize(("number", "moment"), drawn(KILLS))
+def test_a_server_that_is_killed_goes_on(moment, number, world):
     """F4: between training and commit, or between commit and the next round."""
     federation = world.federation()
     trained = counted(world.patch)
 
-    def killed_before(_, at):
-        if at == number:
+    def killed_before(_, round_):
+        if round_ == number:
             raise KeyboardInterrupt
 
     def killed_after(_, row, __):
@@ -373,7 +373,7 @@ def test_a_server_that_is_killed_goes_on(when, number, world):
             raise KeyboardInterrupt
 
     with world.patch.context() as patch:
-        if when == "before":
+        if moment == "before":
             patch.setattr(ServerStatusFile, "on_before_commit", killed_before)
         else:
             patch.setattr(ServerStatusFile, "on_round_end", killed_after)
@@ -381,7 +381,7 @@ def test_a_server_that_is_killed_goes_on(when, number, world):
             federation.run()
     assert read_status(federation.server / "run").code == 130
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     # nobody trained a round twice
     assert sorted(trained) == [(r, p) for r in (1, 2, 3) for p in (0, 1, 2)]
 
@@ -400,7 +400,7 @@ def test_an_app_that_is_told_to_stop_is_not_finished(world):
     status = read_status(federation.server / "run")
     assert (status.state, status.code) == ("interrupted", 143)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_quorum_lost_and_regained(world):
@@ -414,7 +414,7 @@ def test_quorum_lost_and_regained(world):
     assert read_status(federation.server / "run").code == 7
     federation.grid.faults.clear()
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_too_few_silos_at_the_start(world):
@@ -441,10 +441,10 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
         if line["event"] == "unused" and "it has no state of the study" in line["detail"]
     ]
     assert {line["reason"] for line in unused} == {"silo-state"}
-    gone = {(3, 1), (4, 1)}
-    expected = world.simulated(federation, absent=gone)
+    absent = {(3, 1), (4, 1)}
+    expected = world.simulated(federation, absent=absent)
     ours = deployed(federation)
-    assert same(
+    assert equal(
         {n: ours[n] for n in ("silo-0", "silo-2")}, {n: expected[n] for n in ("silo-0", "silo-2")}
     )
 
@@ -462,12 +462,12 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
 
     task = flower_transport.FlowerTransport._task
 
-    def tasks(self, visit, *rest):
+    def tasks(self, visit, *arguments):
         if visit.round.number == 3 and visit.trains:
             with pytest.MonkeyPatch.context() as inner:
                 inner.setattr(PackedRows, "digest", false)
-                return task(self, visit, *rest)
-        return task(self, visit, *rest)
+                return task(self, visit, *arguments)
+        return task(self, visit, *arguments)
 
     world.patch.setattr(flower_transport.FlowerTransport, "_task", tasks)
     with pytest.raises(QuorumError):
@@ -497,8 +497,8 @@ def test_a_silos_own_file_may_not_change_behind_its_back(world):
 
 def test_a_silo_with_an_unknown_key_gets_no_place(world):
     federation = world.federation(wait=0.5, quorum=2)
-    own, other = (federation.kits / n / "keys" / "silo.key" for n in ("silo-1", "silo-0"))
-    own.write_bytes(other.read_bytes())
+    key, other_key = (federation.kits / n / "keys" / "silo.key" for n in ("silo-1", "silo-0"))
+    key.write_bytes(other_key.read_bytes())
     federation.run()
     assert "the signature is not silo-1's" in reasons(federation)
     assert not (federation.kits / "silo-1" / "state" / "models").exists()
@@ -522,7 +522,7 @@ def test_diverged_silo_counts_as_absent(world):
     federation = world.federation(run={"rounds": 4})
     run_with_a_diverging_silo(world, federation)
     assert "step 3" in reasons(federation)
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_a_silo_that_diverges_while_the_others_are_away_ends_no_study(world):
@@ -531,28 +531,28 @@ def test_a_silo_that_diverges_while_the_others_are_away_ends_no_study(world):
     for node in (10, 12):
         federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2), node=node, times=1))
     run_with_a_diverging_silo(world, federation)
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world):
     """What it says begins with its name, and is nobody else's."""
     federation = world.federation(run={"rounds": 2}, quorum=2)
     run_with_a_diverging_silo(world, federation)
-    told = {
+    states = {
         silo["silo"]: (silo["state"], (silo["unused"] or {}).get("detail"))
         for silo in status.server(federation.server)["silos"]
     }
-    why = "silo-1, round 2, step 3: the loss is nan; method.dr_lr may be too high, too"
-    assert told == {
+    detail = "silo-1, round 2, step 3: the loss is nan; method.dr_lr may be too high, too"
+    assert states == {
         "silo-0": ("present", None),
-        "silo-1": ("rejected", why),
+        "silo-1": ("rejected", detail),
         "silo-2": ("present", None),
     }
     log = (federation.server / "run" / "logs" / "server.log").read_text()
     assert [
         line
         for line in log.splitlines()
-        if "silo-1 was not used: " in line and why in line and " WARNING " in line
+        if "silo-1 was not used: " in line and detail in line and " WARNING " in line
     ]
 
 
@@ -576,11 +576,11 @@ def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
     with world.patch.context() as patch:
         mistaken(patch, UPLINKS["F23 NaN"][0], range(1, 6))
         federation.run()
-    told = {
+    states = {
         silo["silo"]: (silo["state"], (silo["unused"] or {}).get("reason"))
         for silo in status.server(federation.server)["silos"]
     }
-    assert told == {
+    assert states == {
         "silo-0": ("present", None),
         "silo-1": ("rejected", "quarantine"),
         "silo-2": ("present", None),

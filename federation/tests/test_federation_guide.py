@@ -29,7 +29,7 @@ GUIDE = ROOT / "docs" / "guides" / "federation.md"
 ADDRESS = "fl.example.org:8443"
 FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
 LIMIT = 1800.0  # seconds for all of it
-LAST = 100  # rounds in the guide
+ROUNDS = 100  # rounds in the guide
 
 
 def machine(block: Block) -> str:
@@ -39,12 +39,12 @@ def machine(block: Block) -> str:
 
 def sections(folder: Path) -> list[tuple[str, list[Block]]]:
     """Titles and blocks of the guide's parts, in order."""
-    found = []
-    for part in re.split(r"^## ", GUIDE.read_text(), flags=re.MULTILINE):
+    titled_blocks = []
+    for section in re.split(r"^## ", GUIDE.read_text(), flags=re.MULTILINE):
         path = folder / "part.md"
-        path.write_text(part)
-        found.append((part.partition("\n")[0], blocks(path)))
-    return found
+        path.write_text(section)
+        titled_blocks.append((section.partition("\n")[0], blocks(path)))
+    return titled_blocks
 
 
 class Play:
@@ -61,73 +61,73 @@ class Play:
     def run(self, block: Block) -> None:
         """Write a file, or run commands line by line."""
         homes = re.match(r"on ([ABC])(?:, ([ABC]) and ([ABC]))?", block.reason).groups()
-        for home in filter(None, homes):
-            self._run(block, self.folder / home)
+        for folder in filter(None, homes):
+            self._run(block, self.folder / folder)
 
-    def _run(self, block: Block, home: Path) -> None:
+    def _run(self, block: Block, folder: Path) -> None:
         if block.language != "sh":
-            path = home / FILE.match(block.text)[1]
+            path = folder / FILE.match(block.text)[1]
             text = block.text.replace(ADDRESS, self.server)
             path.write_text(text)
             return
-        own = dict(
+        env = dict(
             os.environ,
             PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             OMP_NUM_THREADS="1",
         )
         for line in block.text.splitlines():
-            words = line.split()
-            if words[0] == "cd" and len(words) == 2:
-                home = home / words[1]
+            arguments = line.split()
+            if arguments[0] == "cd" and len(arguments) == 2:
+                folder = folder / arguments[1]
             elif line.endswith("&"):
-                self._start(line.rstrip("& "), home, own)
-            elif "--watch" in words:
-                self._watch(line, home, own)
+                self._start(line.rstrip("& "), folder, env)
+            elif "--watch" in arguments:
+                self._watch(line, folder, env)
             else:
                 left = self.until - time.monotonic()
-                done = subprocess.run(
-                    ["bash", "-euc", line], cwd=home, env=own, timeout=left, check=False
+                process = subprocess.run(
+                    ["bash", "-euc", line], cwd=folder, env=env, timeout=left, check=False
                 )
-                assert done.returncode == 0, f"{block.position}: {line}"
+                assert process.returncode == 0, f"{block.position}: {line}"
 
-    def _start(self, line: str, home: Path, own: dict[str, str]) -> None:
+    def _start(self, line: str, folder: Path, env: dict[str, str]) -> None:
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 ["bash", "-c", f"exec {line}"],
-                cwd=home,
-                env=own,
+                cwd=folder,
+                env=env,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         self.background.append(process)
 
-    def _watch(self, line: str, home: Path, own: dict[str, str]) -> None:
+    def _watch(self, line: str, folder: Path, env: dict[str, str]) -> None:
         """Watch for a while, then press Ctrl-C."""
-        shown = subprocess.Popen(
+        process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"],
-            cwd=home,
-            env=own,
+            cwd=folder,
+            env=env,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        first = shown.stdout.readline()
+        first = process.stdout.readline()
         time.sleep(1)
-        shown.send_signal(signal.SIGINT)
-        said, _ = shown.communicate(timeout=30)
-        assert shown.returncode == 0
-        assert b"clinics" in first + said
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert b"clinics" in first + output
 
-    def standing(self) -> dict:
+    def status(self) -> dict:
         """Output of `pomona server status --json`."""
-        words = [sys.executable, "-m", "pomona", "server", "status", "--json"]
+        command = [sys.executable, "-m", "pomona", "server", "status", "--json"]
         return json.loads(
-            subprocess.run(words, cwd=self.folder / "A", check=True, capture_output=True).stdout
+            subprocess.run(command, cwd=self.folder / "A", check=True, capture_output=True).stdout
         )
 
-    def wait(self, what) -> None:
+    def wait(self, condition) -> None:
         """Wait for a condition on the server's status."""
-        while not what(self.standing()):
+        while not condition(self.status()):
             log = (self.folder / "log.txt").read_text()
             assert time.monotonic() < self.until, log
             assert any(p.poll() is None for p in self.background), log
@@ -151,9 +151,9 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
     from pomona_federation.silo.settings import SiloFile
     from pomona_federation.study import read_study
 
-    named = []
-    for _, parts in sections(tmp_path):
-        for block in parts:
+    names = []
+    for _, items in sections(tmp_path):
+        for block in items:
             assert machine(block) in "ABCWIR"
             if block.language == "toml":
                 path = tmp_path / FILE.match(block.text)[1].replace("/", "-")
@@ -164,8 +164,8 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
                     "policy.toml": policy,
                     "kits-server-server.toml": server,
                 }
-                named.append(read.get(path.name, SiloFile.load)(path).name)
-    assert named == [
+                names.append(read.get(path.name, SiloFile.load)(path).name)
+    assert names == [
         "clinics",
         "north",
         "south",
@@ -182,9 +182,9 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
 
 
 def test_the_table_has_the_machines_of_all_blocks(tmp_path):
-    found = [block for _, parts in sections(tmp_path) for block in parts]
-    named = re.findall(r"^\| \*\*([A-Z])\*\* \|", GUIDE.read_text(), flags=re.MULTILINE)
-    assert sorted(named) == sorted({machine(block) for block in found})
+    all_blocks = [block for _, items in sections(tmp_path) for block in items]
+    machines = re.findall(r"^\| \*\*([A-Z])\*\* \|", GUIDE.read_text(), flags=re.MULTILINE)
+    assert sorted(machines) == sorted({machine(block) for block in all_blocks})
 
 
 def policy(path: Path):
@@ -216,9 +216,9 @@ def play(tmp_path):
     from pomona_federation.rehearsal.run import free_ports
     from pomona_federation.supervision.supervisor import process_tree
 
-    made = Play(tmp_path, free_ports(1)[0])
-    yield made
-    made.close()
+    guide_play = Play(tmp_path, free_ports(1)[0])
+    yield guide_play
+    guide_play.close()
     below = [command for command in process_tree(os.getpid()).values() if str(tmp_path) in command]
     assert not below, "something still runs"
 
@@ -239,8 +239,8 @@ def answers(play) -> bool:
     return False
 
 
-def state_of(standing: dict, silo: str) -> str:
-    return next((row["state"] for row in standing["silos"] if row["silo"] == silo), "")
+def state_of(status: dict, silo: str) -> str:
+    return next((row["state"] for row in status["silos"] if row["silo"] == silo), "")
 
 
 READY = {  # what must be so before a part begins; people see it in `pomona server status`
@@ -251,29 +251,29 @@ READY = {  # what must be so before a part begins; people see it in `pomona serv
     "Revoke a silo": lambda p: p.wait(lambda s: state_of(s, "south") == "present"),
     "Results": lambda p: p.wait(lambda s: s["state"] == "finished"),
 }
-APART = ("Install, everywhere", "Studies and consent", "As a service")
+SKIPPED = ("Install, everywhere", "Studies and consent", "As a service")
 
 
 @pytest.mark.slow
 def test_two_strangers_and_a_third(play, tmp_path):
     """From nothing to models in two silos, one silo added and one revoked on the way."""
-    for title, parts in sections(tmp_path):
-        if title in APART:
+    for title, items in sections(tmp_path):
+        if title in SKIPPED:
             continue
         READY.get(title, lambda _: None)(play)
-        for block in parts:
+        for block in items:
             play.run(block)
         if title == "Start a silo with a CSV file (A)":
-            assert play.standing()["round"] == 0, "quorum is both"
-    standing = play.standing()
-    assert (standing["state"], standing["round"]) == ("finished", LAST)
-    silos = {row["silo"]: row for row in standing["silos"]}
+            assert play.status()["round"] == 0, "quorum is both"
+    status = play.status()
+    assert (status["state"], status["round"]) == ("finished", ROUNDS)
+    silos = {row["silo"]: row for row in status["silos"]}
     assert silos["west"]["joined"] > 2
     assert not (play.folder / "B/south/keys/next.key").exists()
     assert silos["south"]["state"] == "revoked"
-    assert silos["south"]["left"] < LAST
-    with tarfile.open(play.folder / "C/west-kept.tar") as kept:
-        kept.extractall(play.folder / "kept", filter="data")
+    assert silos["south"]["left"] < ROUNDS
+    with tarfile.open(play.folder / "C/west-kept.tar") as archive:
+        archive.extractall(play.folder / "kept", filter="data")
     north, west = play.folder / "A/kits/north/state", play.folder / "kept/state"
     for state in (north, west):
         assert "own test data" in (state / "report.md").read_text()
@@ -283,7 +283,7 @@ def test_two_strangers_and_a_third(play, tmp_path):
     assert (play.folder / "A/kits/server/run/report.html").exists()
 
 
-def good(home: Path) -> None:
+def good(folder: Path) -> None:
     """Check that north's model recognises its digits: all 600 of its rows, most of them training
     rows.
     """
@@ -291,10 +291,10 @@ def good(home: Path) -> None:
 
     from pomona.personal import PersonalModel
 
-    table = np.loadtxt(home / "table.csv", delimiter=",", skiprows=1, dtype=np.float32)
-    model = PersonalModel.load(home / "kits/north/state/models/personal.safetensors")
-    found = model.outputs(table[:, :-1]).argmax(1).numpy()
-    assert (found == table[:, -1]).mean() > 0.6  # ten classes; chance is 0.1
+    table = np.loadtxt(folder / "table.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    model = PersonalModel.load(folder / "kits/north/state/models/personal.safetensors")
+    predictions = model.outputs(table[:, :-1]).argmax(1).numpy()
+    assert (predictions == table[:, -1]).mean() > 0.6  # ten classes; chance is 0.1
 
 
 @pytest.fixture(scope="module")
@@ -304,44 +304,44 @@ def wheels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     (first, *_) = install_blocks(folder, "W")
     build, copy = first.text.strip().splitlines()
-    alone(build.replace(" wheels ", f" {folder}/wheels ") + " --no-build-isolation", ROOT)
-    alone(copy.replace(" wheels/", f" {folder}/wheels/"), ROOT)
+    output_of(build.replace(" wheels ", f" {folder}/wheels ") + " --no-build-isolation", ROOT)
+    output_of(copy.replace(" wheels/", f" {folder}/wheels/"), ROOT)
     return folder / "wheels"
 
 
-def install_blocks(folder: Path, where: str) -> list[Block]:
-    (found,) = (parts for title, parts in sections(folder) if title == APART[0])
-    return [block for block in found if machine(block) == where]
+def install_blocks(folder: Path, letter: str) -> list[Block]:
+    (steps,) = (items for title, items in sections(folder) if title == SKIPPED[0])
+    return [block for block in steps if machine(block) == letter]
 
 
-def alone(line: str, folder: Path) -> str:
+def output_of(line: str, folder: Path) -> str:
     """A line with pip kept from downloading: this environment's libraries are used."""
-    own = dict(os.environ, PIP_NO_DEPS="1", PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
-    path = f"{Path(sys.executable).parent}:{own['PATH']}"
-    words = ["bash", "-euc", line]
-    done = subprocess.run(
-        words, cwd=folder, env=own | {"PATH": path}, check=False, capture_output=True, text=True
+    env = dict(os.environ, PIP_NO_DEPS="1", PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    path = f"{Path(sys.executable).parent}:{env['PATH']}"
+    command = ["bash", "-euc", line]
+    process = subprocess.run(
+        command, cwd=folder, env=env | {"PATH": path}, check=False, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1], ids=["with internet", "without"])
-def test_the_wheel_installs_and_has_all_that_kits_need(which, wheels, tmp_path):
+@pytest.mark.parametrize("number", [0, 1], ids=["with internet", "without"])
+def test_the_wheel_installs_and_has_all_that_kits_need(number, wheels, tmp_path):
     (tmp_path / "wheels").symlink_to(wheels)
-    block = install_blocks(tmp_path, "I")[which]
-    create, libraries, install, look = block.text.strip().splitlines()
+    block = install_blocks(tmp_path, "I")[number]
+    create, libraries, install, listing = block.text.strip().splitlines()
     assert create == "python3 -m venv pomona-env"
     # of whatever Python runs the tests
     venv.create(tmp_path / "pomona-env", with_pip=True, symlinks=True)
     (site,) = (tmp_path / "pomona-env").glob("lib/python*/site-packages")
     assert libraries.endswith("--require-hashes --requirement wheels/requirements.lock")
-    alone(install, tmp_path)
+    output_of(install, tmp_path)
     (site / "libraries.pth").write_text(
         "\n".join(p for p in sys.path if p.endswith("site-packages")) + "\n"
     )
-    assert "federat" in alone(look, tmp_path)
+    assert "federat" in output_of(listing, tmp_path)
     installed = site / "pomona_federation"
     assert (installed / "provision" / "templates" / "silo.toml.jinja").exists()
     assert (installed / "provision" / "templates" / "app" / "pyproject.toml.jinja").exists()

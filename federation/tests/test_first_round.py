@@ -5,7 +5,7 @@ others' models are those of a run in which it was absent.
 import numpy as np
 import pytest
 
-from federation_in_process import deployed, same
+from federation_in_process import deployed, equal
 from pomona.core.errors import QuorumError
 from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.tensor_bytes import sha256
@@ -51,7 +51,7 @@ def test_a_lie_of_one_in_three_silos_in_the_first_round_costs_nobody_else(method
     reason, limit = judged["silo-1"]
     assert "norm" in reason
     assert limit is not None
-    assert same(deployed(federation), world.simulated(federation, absent={(1, 1)}))
+    assert equal(deployed(federation), world.simulated(federation, absent={(1, 1)}))
 
 
 def test_a_lie_of_one_in_two_silos_is_named_when_the_round_fails_for_it(world):

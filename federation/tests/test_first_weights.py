@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from safetensors.torch import load_file, save_file
 
-from federation_in_process import deployed, same
+from federation_in_process import deployed, equal
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
 from pomona.models.weights import read
@@ -60,33 +60,33 @@ def test_every_kit_has_the_weights_and_their_hash(federation, weights):
 def test_models_are_those_of_the_simulation_and_answer_with_the_frozen_part_beside(
     world, federation, weights
 ):
-    weights.rename(moved := weights.with_name("elsewhere.safetensors"))  # kits stand on their own
+    weights.rename(renamed := weights.with_name("elsewhere.safetensors"))  # kits stand on their own
     federation.run()
     ours = deployed(federation)
-    moved.rename(weights)
-    assert same(ours, world.simulated(federation))
+    renamed.rename(weights)
+    assert equal(ours, world.simulated(federation))
     assert all(model.keys() == {"fc2.weight", "fc2.bias"} for model in ours.values())
     model = federation.kits / "silo-0" / "state" / "models" / "personal.safetensors"
-    start = load_file(weights)
+    initial = load_file(weights)
     answering = PersonalModel.load(model).module.state_dict()
-    assert all(answering[k].equal(v) for k, v in start.items() if not k.startswith("fc2"))
+    assert all(answering[k].equal(v) for k, v in initial.items() if not k.startswith("fc2"))
 
 
 def test_the_agreement_is_on_what_the_weights_are_not_on_where_they_lie(
     federation, weights, tmp_path
 ):
-    here = Federation.load(federation.server / "federation.toml").agreement
+    agreement = Federation.load(federation.server / "federation.toml").agreement
     (tmp_path / "there").mkdir()
-    moved = edited(federation, tmp_path / "there" / "deep", init="../own.safetensors")
+    moved_file = edited(federation, tmp_path / "there" / "deep", init="../own.safetensors")
     weights.rename(tmp_path / "there" / "own.safetensors")
-    assert Federation.load(moved).agreement == here
+    assert Federation.load(moved_file).agreement == agreement
     save_file(
         {k: v + 1 for k, v in load_file(tmp_path / "there" / "own.safetensors").items()}, weights
     )
-    other = edited(
+    changed = edited(
         federation, tmp_path / "else", init=str(weights), init_sha256=read(weights).sha256
     )
-    assert Federation.load(other).agreement != here
+    assert Federation.load(changed).agreement != agreement
 
 
 def test_other_weights_or_none_are_refused_by_name(federation):

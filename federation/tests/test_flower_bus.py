@@ -14,14 +14,14 @@ from pomona_federation.server.flower_bus import MAX_PULLS, REASONS, FlowerBus, r
 
 
 @dataclass
-class Told:
+class Notified:
     """Tickets that the gate reports, once."""
 
     tickets: frozenset[str] = frozenset()
 
     def wait(self, seconds):
-        told, self.tickets = self.tickets, frozenset()
-        return told
+        tickets, self.tickets = self.tickets, frozenset()
+        return tickets
 
 
 @dataclass
@@ -41,10 +41,10 @@ class Pulled:
 def bus(monkeypatch):
     """A bus that has just looked for all answers."""
     monkeypatch.setattr(flower_bus, "received", lambda ticket: Message("answer", ticket, ""))
-    made = FlowerBus(Pulled(), Told(frozenset({"first"})))
-    assert set(made.fetch(["first"])) == {"first"}
-    made.grid.asked.clear()
-    return made
+    idle_bus = FlowerBus(Pulled(), Notified(frozenset({"first"})))
+    assert set(idle_bus.fetch(["first"])) == {"first"}
+    idle_bus.grid.asked.clear()
+    return idle_bus
 
 
 def test_flowers_error_numbers_are_told_in_words():
@@ -65,18 +65,18 @@ def test_whole_answers_are_pulled_a_few_at_a_time_and_none_is_lost(bus, n):
     bus.arrivals.tickets = frozenset(tickets)
     got = []
     for _ in range(n):
-        found = bus.fetch([t for t in tickets if t not in got])
-        assert len(found) <= MAX_PULLS
-        got += found
+        messages = bus.fetch([t for t in tickets if t not in got])
+        assert len(messages) <= MAX_PULLS
+        got += messages
     assert sorted(got) == sorted(tickets)
     assert sorted(bus.grid.asked) == sorted(tickets)
 
 
 def test_a_look_for_all_leaves_out_whole_ones_that_wait(bus, monkeypatch):
     monkeypatch.setattr(flower_bus, "SWEEP", 0.0)
-    whole, quiet = [f"t{i}" for i in range(MAX_PULLS + 2)], ["quiet"]
-    bus.arrivals.tickets = frozenset(whole)
-    assert len(bus.fetch(whole + quiet)) == MAX_PULLS + 1
+    waiting, quiet = [f"t{i}" for i in range(MAX_PULLS + 2)], ["quiet"]
+    bus.arrivals.tickets = frozenset(waiting)
+    assert len(bus.fetch(waiting + quiet)) == MAX_PULLS + 1
     assert "quiet" in bus.grid.asked
 
 

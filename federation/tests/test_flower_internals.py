@@ -33,8 +33,8 @@ def used():
 
 @pytest.mark.parametrize(("file", "module", "name"), sorted(set(used())))
 def test_flower_has_what_is_imported(file, module, name):
-    found = import_module(module)
-    if not hasattr(found, name):
+    imported = import_module(module)
+    if not hasattr(imported, name):
         import_module(f"{module}.{name}")
 
 
@@ -49,10 +49,10 @@ REPLACED = [
 @pytest.mark.parametrize(("module", "name"), REPLACED)
 def test_what_is_replaced_is_there_and_named_in_one_module(module, name):
     assert callable(getattr(import_module(module), name))
-    where = [
+    files = [
         path.name for path in SOURCE.rglob("*.py") if name in path.read_text() and name != "run"
     ]
-    assert set(where) <= {"flower_internals.py"}
+    assert set(files) <= {"flower_internals.py"}
 
 
 def test_superlink_asks_for_its_middleware_and_for_uvicorn_by_these_names():
@@ -77,15 +77,15 @@ def test_a_connection_is_made_of_these_functions():
         "confirm_message_received",
     ]
     assert len(names) == len(fields(flower_internals.Connection))
-    asked = list(inspect.signature(module.http_request_response).parameters)
-    assert asked[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
+    order = list(inspect.signature(module.http_request_response).parameters)
+    assert order[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
     from flwr.supercore.protobuf.client import ProtobufClient
 
     assert "self._client = httpx.Client(" in inspect.getsource(ProtobufClient)
 
 
 def test_requests_to_further_paths_are_logged_only_where_they_fail():
-    shown = flower_internals.FailuresOf(("/v1/x",))
+    log_filter = flower_internals.FailuresOf(("/v1/x",))
 
     def line(path, status):
         args = ("127.0.0.1:1", "POST", path, "1.1", status)
@@ -93,10 +93,10 @@ def test_requests_to_further_paths_are_logged_only_where_they_fail():
             {"name": "uvicorn.access", "msg": '%s - "%s %s HTTP/%s" %d', "args": args}
         )
 
-    assert not shown.filter(line("/v1/x", 200))
-    assert shown.filter(line("/v1/x", 500))
-    assert shown.filter(line("/v1/y", 200))
-    assert shown.filter(logging.makeLogRecord({"msg": "started", "args": ()}))
+    assert not log_filter.filter(line("/v1/x", 200))
+    assert log_filter.filter(line("/v1/x", 500))
+    assert log_filter.filter(line("/v1/y", 200))
+    assert log_filter.filter(logging.makeLogRecord({"msg": "started", "args": ()}))
 
 
 SUPERLINK = """
@@ -124,10 +124,10 @@ flower_internals.run_superlink((), {}, 7, ())
 
 @pytest.mark.long
 def test_superlinks_database_is_waited_for_as_long_as_we_say(tmp_path):
-    words = [sys.executable, "-c", SUPERLINK, str(tmp_path / "link.db")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[{'timeout': 7000}] [{'journal_mode': 'wal'}]"] * 2
+    command = [sys.executable, "-c", SUPERLINK, str(tmp_path / "link.db")]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines() == ["[{'timeout': 7000}] [{'journal_mode': 'wal'}]"] * 2
 
 
 def test_an_app_has_ten_minutes_to_start_and_one_to_show_that_it_lives(monkeypatch):
@@ -164,11 +164,11 @@ def test_superlink_killed_while_it_makes_its_tables_starts_again(tmp_path, monke
     from sqlalchemy import Engine, create_engine, event, inspect
 
     monkeypatch.setattr(utils, "_migration_bind", flower_internals.one_transaction)
-    database, seen = create_engine(f"sqlite:///{tmp_path / 'link.db'}"), []
+    database, statements = create_engine(f"sqlite:///{tmp_path / 'link.db'}"), []
 
     def kill(_connection, _cursor, statement, *_):
-        seen.append(statement)
-        if sum("CREATE TABLE" in s for s in seen) == 5:
+        statements.append(statement)
+        if sum("CREATE TABLE" in s for s in statements) == 5:
             raise KeyboardInterrupt
 
     event.listen(Engine, "before_cursor_execute", kill)

@@ -34,19 +34,19 @@ class Walk:
     def __init__(self, folder):
         self.folder, self.kits, self.started, self.steps = folder, folder / "kits", [], []
 
-    def kit(self, who):
-        return self.kits / who
+    def kit(self, owner):
+        return self.kits / owner
 
-    def pomona(self, *words):
+    def pomona(self, *arguments):
         """Run a command to its end; return its output."""
-        command = [sys.executable, "-m", "pomona", *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-        return done.stdout
+        command = [sys.executable, "-m", "pomona", *map(str, arguments)]
+        run = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
+        assert run.returncode == 0, f"{arguments}: {run.stdout}{run.stderr}"
+        return run.stdout
 
-    def start(self, role, who):
+    def start(self, role, owner):
         """Start a command in the background."""
-        with (self.folder / f"{who}.log").open("wb") as log:
+        with (self.folder / f"{owner}.log").open("wb") as log:
             command = [
                 sys.executable,
                 "-m",
@@ -54,24 +54,24 @@ class Walk:
                 role,
                 "start",
                 "--folder",
-                str(self.kit(who)),
+                str(self.kit(owner)),
             ]
             self.started.append(
                 subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
             )
 
-    def wait(self, until, what):
+    def wait(self, condition, description):
         """Wait for a condition; fail in one line after ``LIMIT``."""
         limit = time.monotonic() + LIMIT
-        while not until():
+        while not condition():
             assert time.monotonic() < limit, (
-                f"{what}: {(self.folder / 'server.log').read_text()[-2000:]}"
+                f"{description}: {(self.folder / 'server.log').read_text()[-2000:]}"
             )
             time.sleep(0.5)
 
-    def step(self, title, began):
+    def step(self, title, start_time):
         """Record a step that ends now."""
-        self.steps.append((title, time.monotonic() - began))
+        self.steps.append((title, time.monotonic() - start_time))
         print(f"{self.steps[-1][1]:6.1f} s  {title}", flush=True)  # noqa: T201 - what the guide says
 
     def study(self, name, **terms):
@@ -79,7 +79,7 @@ class Walk:
 
         Returns its folder.
         """
-        began, path = time.monotonic(), self.folder / f"{name}.toml"
+        start_time, path = time.monotonic(), self.folder / f"{name}.toml"
         path.write_text(tomli_w.dumps({"name": name, **terms}))
         self.pomona("server", "study", "submit", path, "--folder", self.kit("server"))
         for hospital in HOSPITALS:
@@ -87,48 +87,48 @@ class Walk:
             assert name in self.pomona("silo", "studies", "--ask", "--folder", kit)
             self.pomona("silo", "check", "--study", name, "--folder", kit)
             self.pomona("silo", "accept", name, "--by", f"Dr. {hospital.title()}", "--folder", kit)
-        self.step(f"{name}: submitted, checked and accepted by four", began)
-        began, out = time.monotonic(), self.kit("server") / "run/studies" / name
+        self.step(f"{name}: submitted, checked and accepted by four", start_time)
+        start_time, folder = time.monotonic(), self.kit("server") / "run/studies" / name
 
-        def over():
-            said = read_status(out)
-            return said and said.state in {"finished", "failed"}
+        def has_result():
+            run_status = read_status(folder)
+            return run_status and run_status.state in {"finished", "failed"}
 
-        self.wait(over, name)
-        assert read_status(out).state == "finished", read_status(out).reason
-        self.step(f"{name}: run to its end", began)
-        return out
+        self.wait(has_result, name)
+        assert read_status(folder).state == "finished", read_status(folder).reason
+        self.step(f"{name}: run to its end", start_time)
+        return folder
 
 
 @pytest.fixture
 def walk(tmp_path):
     """The walk; all its processes end afterwards."""
     pytest.importorskip("flwr")
-    before = set(process_tree(os.getpid()))
-    made = Walk(tmp_path)
-    yield made
-    for process in made.started:
+    processes_before = set(process_tree(os.getpid()))
+    hospital_walk = Walk(tmp_path)
+    yield hospital_walk
+    for process in hospital_walk.started:
         process.terminate()
-    for process in made.started:
+    for process in hospital_walk.started:
         process.wait(30)
-    assert not set(process_tree(os.getpid())) - before
+    assert not set(process_tree(os.getpid())) - processes_before
 
 
 def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(walk):
-    (port,), began = free_ports(1), time.monotonic()
-    standing = {
+    (port,), start_time = free_ports(1), time.monotonic()
+    terms = {
         "name": "hearts",
         "server": f"127.0.0.1:{port}",
         "silo": [{"name": h} for h in HOSPITALS],
     }
-    (walk.folder / "federation.toml").write_text(tomli_w.dumps(standing))
+    (walk.folder / "federation.toml").write_text(tomli_w.dumps(terms))
     walk.pomona("deploy", "provision", "federation.toml", "--out", walk.kits)
     for hospital in HOSPITALS:
         path = walk.kit(hospital) / "silo.toml"
         data = heart_disease(hospital).model_dump(mode="json", exclude_unset=True)
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
-    walk.step("kits made, data described", began)
-    began = time.monotonic()
+    walk.step("kits made, data described", start_time)
+    start_time = time.monotonic()
     walk.start("server", "server")
     for hospital in HOSPITALS:
         walk.start("silo", hospital)
@@ -141,7 +141,7 @@ def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(
         return all(s["state"] == "connected" for s in standings)
 
     walk.wait(connected, "the hospitals' nodes")
-    walk.step("server and four hospitals started, all connected", began)
+    walk.step("server and four hospitals started, all connected", start_time)
 
     survey = walk.study("survey", kind="survey")
     task = tomllib.loads((survey / "task.toml").read_text())["task"]
@@ -149,11 +149,11 @@ def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(
 
     shared = walk.study("shared", run={**RUN, "method": "fedavg"}, task=task)
     personal = walk.study("personal", run={**RUN, "method": "apple"}, task=task)
-    for out in (shared, personal):
-        assert (out / "events.jsonl").stat().st_size > 0
+    for folder in (shared, personal):
+        assert (folder / "events.jsonl").stat().st_size > 0
     for hospital in HOSPITALS:
-        said = walk.pomona("silo", "report", "--study", "personal", "--folder", walk.kit(hospital))
-        assert "training alone" in said
+        text = walk.pomona("silo", "report", "--study", "personal", "--folder", walk.kit(hospital))
+        assert "training alone" in text
 
     walk.study("across", kind="evaluate", evaluate={"of": "personal"}, task=task)
     matrix = json.loads(
@@ -161,10 +161,10 @@ def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(
     )
     assert all(hospital in json.dumps(matrix) for hospital in HOSPITALS)
 
-    began = time.monotonic()
+    start_time = time.monotonic()
     for hospital in HOSPITALS:
         walk.pomona("silo", "stop", "--folder", walk.kit(hospital))
         assert verify(walk.kit(hospital) / "state/audit.jsonl") is None
     walk.pomona("server", "stop", "--folder", walk.kit("server"))
     assert verify(walk.kit("server") / "run/audit.jsonl") is None
-    walk.step("all stopped, audit logs verified", began)
+    walk.step("all stopped, audit logs verified", start_time)

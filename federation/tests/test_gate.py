@@ -48,16 +48,16 @@ from pomona_federation.supervision.supervisor import environment
 pytestmark = pytest.mark.long
 
 MB = 10**6
-OTHER = "/v1/fleet/pull-messages"
+OTHER_PATH = "/v1/fleet/pull-messages"
 SMALL = RequestLimits(piece=100, default=10)
 
 
 class Behind:
     """A gate before an application that reads whole bodies."""
 
-    def __init__(self, known=lambda _: "north", uplink=0, limits=SMALL):
+    def __init__(self, membership=lambda _: "north", uplink=0, limits=SMALL):
         self.bodies, self.read = [], 0
-        self.gate = Gate(self, known, lambda: uplink, limits)
+        self.gate = Gate(self, membership, lambda: uplink, limits)
         self.until = None  # an event that the application waits for
         self.status = 200  # what the application answers
 
@@ -99,31 +99,31 @@ class Behind:
 
 def test_a_member_has_one_visit_about_studies_at_a_time():
     """Visits have threads, of which there are few: no member takes them all."""
-    here, most, go = Counter(), Counter(), threading.Event()
+    running_visits, largest, released = Counter(), Counter(), threading.Event()
 
-    def answer_studies(who, _path, _body):
-        here[who] += 1
-        most[who] = max(most[who], here[who])
-        assert go.wait(30.0)
-        here[who] -= 1
+    def answer_studies(name, _path, _body):
+        running_visits[name] += 1
+        largest[name] = max(largest[name], running_visits[name])
+        assert released.wait(30.0)
+        running_visits[name] -= 1
         return 200, b""
 
     async def visits():
         behind = Behind(lambda scope: dict(scope["headers"])[b"who"].decode())
         behind.gate.studies = answer_studies
-        asked = [
-            behind.ask(STUDIES, b"", headers=[(b"who", who)])
-            for who in (b"north",) * 3 + (b"south",)
+        requests = [
+            behind.ask(STUDIES, b"", headers=[(b"who", name)])
+            for name in (b"north",) * 3 + (b"south",)
         ]
-        running = asyncio.gather(*asked)
-        while here.total() < 2:
+        running = asyncio.gather(*requests)
+        while running_visits.total() < 2:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        go.set()
+        released.set()
         return await running
 
     assert asyncio.run(asyncio.wait_for(visits(), 60.0)) == [200] * 4
-    assert most == {"north": 1, "south": 1}
+    assert largest == {"north": 1, "south": 1}
 
 
 def length(n):
@@ -135,8 +135,8 @@ def length(n):
     [
         (PIECE, [b"x" * 100], length(100), 200, 1),
         (PIECE, [b"x" * 101], length(101), 413, 0),  # before a byte of it is read
-        (OTHER, [b"x" * 11], length(11), 413, 0),
-        (OTHER, [b"x" * 10], [], 200, 1),
+        (OTHER_PATH, [b"x" * 11], length(11), 413, 0),
+        (OTHER_PATH, [b"x" * 10], [], 200, 1),
         (PIECE, [b"x" * 60, b"x" * 40], [], 200, 2),  # chunked: nobody says how long it is
         (PIECE, [b"x" * 60, b"x" * 41, b"x" * 10**6], [], 413, 2),
         (PIECE, [b"x"], [(b"content-length", b"-1")], 400, 0),
@@ -170,46 +170,46 @@ def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
     """Three times 1,000 bytes and a letter, in pieces of a letter and 1,000; the next answer begins
     anew.
     """
-    whole = BODY + 1000
-    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, default=10))
+    size = BODY + 1000
+    behind = Behind(uplink=1000, limits=RequestLimits(piece=size, default=10))
 
     async def pieces():
-        return [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES + 1)]
+        return [await behind.ask(PIECE, b"x" * size) for _ in range(TRIES + 1)]
 
-    async def all_of_it():
+    async def all_answers():
         return [await pieces(), await behind.ask(ANSWERS, b"x"), await pieces()]
 
     allowed = [200] * TRIES + [413]
-    assert asyncio.run(all_of_it()) == [allowed, 200, allowed]
+    assert asyncio.run(all_answers()) == [allowed, 200, allowed]
 
 
 @pytest.mark.parametrize("status", [400, 401, 500, 503])
 def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
-    whole = BODY + 1000
-    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, default=10))
+    size = BODY + 1000
+    behind = Behind(uplink=1000, limits=RequestLimits(piece=size, default=10))
 
-    async def asked():
-        pieces = [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES)]
+    async def statuses():
+        pieces = [await behind.ask(PIECE, b"x" * size) for _ in range(TRIES)]
         behind.status = status
         # the gate refuses that one
-        said = [await behind.ask(ANSWERS, b"x"), await behind.ask(ANSWERS, b"x" * 11)]
+        answers = [await behind.ask(ANSWERS, b"x"), await behind.ask(ANSWERS, b"x" * 11)]
         behind.status = 200
-        return pieces, said, await behind.ask(PIECE, b"x")
+        return pieces, answers, await behind.ask(PIECE, b"x")
 
-    assert asyncio.run(asked()) == ([200] * TRIES, [status, 413], 413)
+    assert asyncio.run(statuses()) == ([200] * TRIES, [status, 413], 413)
 
 
 def test_a_member_has_so_many_requests_at_a_time_and_costs_others_none():
-    who = iter(["north", "north", "north", "south", "north"])
-    behind = Behind(lambda _: next(who), limits=RequestLimits(at_once=2))
+    names = iter(["north", "north", "north", "south", "north"])
+    behind = Behind(lambda _: next(names), limits=RequestLimits(at_once=2))
 
     async def five():
         behind.until = asyncio.Event()
-        waiting = [asyncio.ensure_future(behind.ask(OTHER)) for _ in range(4)]
+        waiting = [asyncio.ensure_future(behind.ask(OTHER_PATH)) for _ in range(4)]
         while len(behind.bodies) < 3:
             await asyncio.sleep(0)
         behind.until.set()
-        return [*await asyncio.gather(*waiting), await behind.ask(OTHER)]
+        return [*await asyncio.gather(*waiting), await behind.ask(OTHER_PATH)]
 
     assert asyncio.run(five()) == [200, 200, 503, 200, 200]
 
@@ -233,13 +233,13 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
     """Silent ones and slow ones are let go when their time is over; one that waits for its answer
     is not.
     """
-    whole = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
     async def main():
-        asked, answering = [], asyncio.Event()
+        paths, answering = [], asyncio.Event()
 
         async def app(scope, receive, send):
-            asked.append(scope["path"])
+            paths.append(scope["path"])
             await answering.wait()
             await send(
                 {
@@ -250,45 +250,45 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
             )
             await send({"type": "http.response.body", "body": b"ok"})
 
-        kind = http_protocol(1e6)  # the test says when the time is over
+        protocol = http_protocol(1e6)  # the test says when the time is over
         served = uvicorn.Server(
-            uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical")
+            uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_level="critical")
         )
         with socket.create_server(("127.0.0.1", 0)) as listening:
             task = asyncio.ensure_future(served.serve([listening]))
             links = []
-            for words in (b"", b"GET / HT", whole, whole + whole[:9]):
+            for head in (b"", b"GET / HT", request, request + request[:9]):
                 reader, writer = await asyncio.open_connection(
                     "127.0.0.1", listening.getsockname()[1]
                 )
-                writer.write(words)
+                writer.write(head)
                 links.append((reader, writer))
-            while len(asked) < 2 or len(served.server_state.connections) < 4:
+            while len(paths) < 2 or len(served.server_state.connections) < 4:
                 await asyncio.sleep(0.01)
             connections = list(served.server_state.connections)
             assert all(c.timer for c in connections if c.idle())
             for connection in connections:
                 connection.leave()
-            heard = [await links[k][0].read() for k in (0, 1)]
+            received = [await links[k][0].read() for k in (0, 1)]
             answering.set()
-            heard += [await links[k][0].readuntil(b"ok") for k in (2, 3)]
+            received += [await links[k][0].readuntil(b"ok") for k in (2, 3)]
             for connection in list(served.server_state.connections):
                 connection.leave()
-            heard += [await links[k][0].read() for k in (2, 3)]
+            received += [await links[k][0].read() for k in (2, 3)]
             for _, writer in links:
                 writer.close()
             served.should_exit = True
             await task
-        return heard
+        return received
 
-    silent, slow, one, two, *rest = asyncio.run(main())
-    assert (silent, slow, rest) == (b"", b"", [b"", b""])
-    assert one.endswith(b"ok")
-    assert two.endswith(b"ok")
+    silent, slow, answered_a, answered_b, *ends = asyncio.run(main())
+    assert (silent, slow, ends) == (b"", b"", [b"", b""])
+    assert answered_a.endswith(b"ok")
+    assert answered_b.endswith(b"ok")
 
 
 @pytest.mark.parametrize(
-    ("begin", "more"),
+    ("head", "chunk"),
     [
         (b"GET / HTTP/1.1\r\nHost: a\r\n", b"a:\r\n" * 2**14),
         (b"GET / HTTP/1.1\r\nHost: a\r\na: ", b"b" * 2**16),
@@ -300,7 +300,7 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
     ],
     ids=["headers", "one header", "target", "trailers"],
 )
-def test_a_head_without_end_takes_no_memory(begin, more):
+def test_a_head_without_end_takes_no_memory(head, chunk):
     """Headers, or trailers behind a body, come until the server gives up: long before 64 MiB."""
 
     async def app(scope, receive, send):
@@ -320,17 +320,17 @@ def test_a_head_without_end_takes_no_memory(begin, more):
         with socket.create_server(("127.0.0.1", 0)) as listening:
             task = asyncio.ensure_future(served.serve([listening]))
             _, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
-            writer.write(begin)
-            taken = 0
+            writer.write(head)
+            size = 0
             with suppress(ConnectionError):
-                while taken < 2**26:
-                    writer.write(more)
+                while size < 2**26:
+                    writer.write(chunk)
                     await writer.drain()
-                    taken += len(more)
+                    size += len(chunk)
             writer.close()
             served.should_exit = True
             await task
-        return taken
+        return size
 
     assert asyncio.run(main()) < 2**26
 
@@ -347,21 +347,21 @@ def kits(tmp_path):
     return tmp_path / "kits"
 
 
-def signed(kit, when=None, by=None):
+def signed(kit, moment=None, by=None):
     """The headers of a silo's node: its key, a time, and a signature of it, by its own or another
     silo's key.
     """
-    own, other = (
+    node, signer = (
         load_ssh_private_key((k / "keys" / "silo.key").read_bytes(), None) for k in (kit, by or kit)
     )
-    stamp = (when or now()).isoformat()
-    key, signature = public_key_to_bytes(own.public_key()), sign_message(other, stamp.encode())
-    said = {
+    stamp = (moment or now()).isoformat()
+    key, signature = public_key_to_bytes(node.public_key()), sign_message(signer, stamp.encode())
+    fields = {
         "flwr-public-key": b64encode(key),
         "flwr-timestamp": stamp.encode(),
         "flwr-signature": b64encode(signature),
     }
-    return [(name.encode(), value) for name, value in said.items()]
+    return [(name.encode(), value) for name, value in fields.items()]
 
 
 def test_a_head_is_signed_by_a_member_now(kits):
@@ -377,7 +377,7 @@ def test_a_head_is_signed_by_a_member_now(kits):
         signed(north, by=south),
         signed(north, now() - timedelta(hours=1)),
         signed(north, now() + timedelta(minutes=1)),
-        *([part for part in signed(north) if part[0] != name] for name, _ in signed(north)),
+        *([header for header in signed(north) if header[0] != name] for name, _ in signed(north)),
         *(
             [*signed(north)[:k], (signed(north)[k][0], b"\xff"), *signed(north)[k + 1 :]]
             for k in range(3)
@@ -396,11 +396,11 @@ class SuperLink:
     def __init__(self, kits):
         self.kits, self.federation = kits, Federation.read(kits / "server" / "federation.toml")
         self.log = (kits / "server" / "superlink.log").open("wb")
-        home = kits / "server" / "run" / "flwr"
-        home.mkdir(parents=True)
-        words = superlink.command(kits / "server", self.federation)
+        folder = kits / "server" / "run" / "flwr"
+        folder.mkdir(parents=True)
+        command = superlink.command(kits / "server", self.federation)
         self.process = subprocess.Popen(
-            words, env=environment(home), stdout=self.log, stderr=self.log
+            command, env=environment(folder), stdout=self.log, stderr=self.log
         )
         self.port = int(self.federation.server.rpartition(":")[2])
         while not self.answers():
@@ -423,12 +423,12 @@ class SuperLink:
             socket.create_connection(("127.0.0.1", self.port)) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as link,
         ):
-            said = [
+            fields = [
                 (b"Host", b"a"),
                 (b"Content-Length", b"%d" % size),
                 (b"Content-Type", b"application/protobuf"),
             ]
-            head = b"".join(b"%s: %s\r\n" % part for part in [*said, *headers])
+            head = b"".join(b"%s: %s\r\n" % header for header in [*fields, *headers])
             link.sendall(f"{method} {path} HTTP/1.1\r\n".encode() + head + b"\r\n")
             with suppress(OSError):  # it has answered and gone
                 for _ in range(size // MB):
@@ -438,10 +438,10 @@ class SuperLink:
             except OSError:
                 return b""
 
-    def memory(self, what="VmRSS"):
+    def memory(self, entry="VmRSS"):
         """The process's current memory in bytes, or its peak (VmHWM)."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(rf"{what}:\s+(\d+) kB", text)[0]) * 1024
+        return int(re.findall(rf"{entry}:\s+(\d+) kB", text)[0]) * 1024
 
     def end(self):
         self.process.kill()
@@ -449,7 +449,7 @@ class SuperLink:
         self.log.close()
 
 
-def standing(kit, key, authority="ca.crt"):
+def membership_of(kit, key, authority="ca.crt"):
     federation = Federation.read(kit / "federation.toml")
     return ask_membership(
         ServerRoute(Address.parse(federation.server), kit / "certs" / authority), key
@@ -458,24 +458,24 @@ def standing(kit, key, authority="ca.crt"):
 
 def test_a_real_superlink_tells_silos_how_they_stand_and_keeps_its_memory(kits, tmp_path):
     """400 MB without a key, and with a member's key 400 MB more than an answer can have."""
-    made = SuperLink(kits)
+    link = SuperLink(kits)
     try:
         north, south = kits / "north", kits / "south"
-        assert standing(north, north / "keys" / "silo.key") == "member"
+        assert membership_of(north, north / "keys" / "silo.key") == "member"
         dismiss(kits / "server", "south")
-        assert standing(south, south / "keys" / "silo.key") == "revoked"
+        assert membership_of(south, south / "keys" / "silo.key") == "revoked"
         (tmp_path / "stranger.key").write_bytes(keys.silo().private)
-        assert standing(north, tmp_path / "stranger.key") == "unknown"
+        assert membership_of(north, tmp_path / "stranger.key") == "unknown"
         (north / "certs" / "other.crt").write_bytes(certificates.authority("other").public)
-        assert standing(north, north / "keys" / "silo.key", "other.crt") == "unsaid"
-        before = made.memory()
+        assert membership_of(north, north / "keys" / "silo.key", "other.crt") == "unsaid"
+        memory_before = link.memory()
         for _ in range(3):
-            assert made.post("POST", PIECE, [], 400 * MB) in (b"HTTP/1.1 401 Unauthorized", b"")
-        assert made.post("POST", PIECE, signed(kits / "north"), 400 * MB) in (
+            assert link.post("POST", PIECE, [], 400 * MB) in (b"HTTP/1.1 401 Unauthorized", b"")
+        assert link.post("POST", PIECE, signed(kits / "north"), 400 * MB) in (
             b"HTTP/1.1 413 Request Entity Too Large",
             b"",
         )
-        assert made.memory("VmHWM") - before < 40 * MB
-        assert made.answers()
+        assert link.memory("VmHWM") - memory_before < 40 * MB
+        assert link.answers()
     finally:
-        made.end()
+        link.end()

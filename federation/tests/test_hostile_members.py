@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from federation_in_process import APPLE, deployed, same
+from federation_in_process import APPLE, deployed, equal
 from pomona.record.run_folder import load
 from pomona.record.run_summary import summarise
 from pomona.results import table
@@ -49,17 +49,17 @@ def forged(federation, change, kind="answer", number=2, signer="silo-1"):
     key = Signer(federation.kits / signer / "keys" / "silo.key")
 
     def fault(message, reply):
-        sent = flower_apps.unpacked(reply.content)
-        said = json.loads(sent.body)
-        if (message.metadata.dst_node_id, sent.kind) != (ROGUE, kind) or said.get(
+        unpacked = flower_apps.unpacked(reply.content)
+        record = json.loads(unpacked.body)
+        if (message.metadata.dst_node_id, unpacked.kind) != (ROGUE, kind) or record.get(
             "number", number
         ) != number:
             return reply
-        body = change(said)
+        body = change(record)
         signature = "" if isinstance(body, str) else key.sign(kind, body)
         text = body if isinstance(body, str) else json.dumps(body)
         return type(reply)(
-            flower_apps.packed(replace(sent, body=text, signature=signature)), reply_to=message
+            flower_apps.packed(replace(unpacked, body=text, signature=signature)), reply_to=message
         )
 
     federation.grid.faults.append(fault)
@@ -70,8 +70,8 @@ def tickets_of_round_2(grid):
     tickets = []
 
     def note(message, reply):
-        sent = flower_apps.unpacked(message.content)
-        if message.metadata.dst_node_id == ROGUE and json.loads(sent.body).get("number") == 2:
+        unpacked = flower_apps.unpacked(message.content)
+        if message.metadata.dst_node_id == ROGUE and json.loads(unpacked.body).get("number") == 2:
             tickets.append(message.metadata.message_id)
         return reply
 
@@ -81,44 +81,44 @@ def tickets_of_round_2(grid):
 
 def figure(**changes):
     """A change of an answer's first figure."""
-    return lambda said: {**said, "scores": [{**said["scores"][0], **changes}, *said["scores"][1:]]}
+    return lambda body: {**body, "scores": [{**body["scores"][0], **changes}, *body["scores"][1:]]}
 
 
 ANSWERS = {
-    "a signature of 1,000 characters on its row": lambda said: {
-        **said,
+    "a signature of 1,000 characters on its row": lambda body: {
+        **body,
         "rows": {"core": "ab" * 500},
     },
     "10**400 test samples": figure(samples=10**400),
     "a loss of 1e308": figure(loss=1e308),
-    "a training loss of -1e308": lambda said: {**said, "loss": -1e308},
+    "a training loss of -1e308": lambda body: {**body, "loss": -1e308},
     "a metric of 1e308": figure(value=1e308),
     "a value that no accuracy can be": figure(value=1.5),
     "an interval from its upper end to its lower": figure(interval=[0.9, 0.1]),
     "a model that nobody has": figure(model="mine"),
     "a moment that was not asked for": figure(when="received"),
-    "the same figure twice": lambda said: {**said, "scores": said["scores"] + said["scores"][:1]},
+    "the same figure twice": lambda body: {**body, "scores": body["scores"] + body["scores"][:1]},
     "samples without a loss": figure(loss=None),
     "an accuracy on nothing": figure(samples=0, loss=None),
-    "an infinite time": lambda said: json.dumps(said).replace(
+    "an infinite time": lambda body: json.dumps(body).replace(
         '"seconds": ', '"seconds": 1e999, "x": '
     ),
     "lists in lists": lambda _: "[" * 100_000,
-    "ten million bytes": lambda said: json.dumps({**said, "fault": "x" * 10_000_000}),
+    "ten million bytes": lambda body: json.dumps({**body, "fault": "x" * 10_000_000}),
 }
 
 
-@pytest.mark.parametrize("what", drawn(ANSWERS, 3))
-def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
+@pytest.mark.parametrize("case", drawn(ANSWERS, 3))
+def test_what_a_member_answers_costs_it_the_round_and_nobody_else(case, world):
     federation = world.federation(run={"eval_every": 2})
-    forged(federation, ANSWERS[what])
+    forged(federation, ANSWERS[case])
     federation.run()
     assert [
         e["silo"]
         for e in complete_lines(federation.server / "run" / "audit.jsonl")
         if e["event"] == "unused"
     ] == ["silo-1"]
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
     record = load(federation.server / "run")
     assert summarise(record, 1.0)["rounds"] == 3
     assert table([record])
@@ -128,13 +128,13 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the
     run goes on.
     """
-    federation, unseal, calls = world.federation(), Encoding.unpack_uplink, []
+    federation, unseal, uplinks = world.federation(), Encoding.unpack_uplink, []
 
-    def unsealed(encoding, data, form):
-        calls.append(data)
-        if len(calls) == 5:  # three silos a round: silo-1's in round 2
+    def unsealed(encoding, data, entries):
+        uplinks.append(data)
+        if len(uplinks) == 5:  # three silos a round: silo-1's in round 2
             raise RecursionError("\x1b]0;patient 17\x07")
-        return unseal(encoding, data, form)
+        return unseal(encoding, data, entries)
 
     world.patch.setattr(Encoding, "unpack_uplink", unsealed)
     federation.run()
@@ -146,7 +146,7 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
     assert "RecursionError" in refused["detail"]
     assert "patient" not in refused["detail"]
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
@@ -162,7 +162,7 @@ def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
     world.patch.setattr(grid, "pull_messages", pulled)
     federation.run()
     assert tickets
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
@@ -180,7 +180,7 @@ def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
     federation.run()
     never.set()
     assert tickets
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 @pytest.mark.parametrize("samples", drawn([10**400, 10**15, -1, 1e3, "60"]))
@@ -189,7 +189,7 @@ def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, wor
     of the others.
     """
     federation = world.federation(quorum=2, wait=0.5)
-    forged(federation, lambda said: {**said, "samples": samples}, "hello-reply")
+    forged(federation, lambda reply: {**reply, "samples": samples}, "hello-reply")
     federation.run()
     assert {
         e["silo"]
@@ -209,28 +209,28 @@ def test_one_claim_does_not_take_the_mean_over(world):
     # a liar does not refuse to be counted so
     world.patch.setattr(TaskPolicy, "_require_own", lambda *_: None)
     for kind in ("hello-reply", "answer"):
-        forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
-    unseal, sent = Encoding.unpack_uplink, []
+        forged(federation, lambda record: {**record, "samples": 10**7}, kind, number=1)
+    unseal, uplinks = Encoding.unpack_uplink, []
     world.patch.setattr(
-        Encoding, "unpack_uplink", lambda *words: sent.append(unseal(*words)) or sent[-1]
+        Encoding, "unpack_uplink", lambda *args: uplinks.append(unseal(*args)) or uplinks[-1]
     )
     federation.run()
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     n = torch.tensor(
         [entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]
     ).double()
-    mean = (n / n.sum()).float() @ torch.stack([uplink["model"] for uplink in sent])
+    mean = (n / n.sum()).float() @ torch.stack([uplink["model"] for uplink in uplinks])
     ((_, path),) = committed(federation.server / "run" / FOLDER)
-    (found,) = [t for k, t in checkpoint.read(path).tensors.items() if k.startswith("server")]
-    assert torch.allclose(found, mean, atol=1e-6)
+    (server_row,) = [t for k, t in checkpoint.read(path).tensors.items() if k.startswith("server")]
+    assert torch.allclose(server_row, mean, atol=1e-6)
     assert "silo-1 claims 10000000 training samples" in reasons(federation)
-    standing = server(federation.server)
-    assert [row["weight"] for row in standing["silos"]] == pytest.approx((n / n.sum()).tolist())
-    assert "it counts for 50 % (largest_share = 0.5)" in standing["notes"][0]
+    status = server(federation.server)
+    assert [row["weight"] for row in status["silos"]] == pytest.approx((n / n.sum()).tolist())
+    assert "it counts for 50 % (largest_share = 0.5)" in status["notes"][0]
 
 
 @pytest.mark.parametrize(
-    ("method", "name", "value", "said"),
+    ("method", "name", "value", "reason"),
     [
         (
             "q-fedavg",
@@ -252,18 +252,18 @@ def test_one_claim_does_not_take_the_mean_over(world):
         ),
     ],
 )
-def test_a_number_beside_a_model_does_not_take_the_mean_over(method, name, value, said, world):
+def test_a_number_beside_a_model_does_not_take_the_mean_over(method, name, value, reason, world):
     """One round: the silo is named in the audit log, and nobody is refused."""
     federation = world.federation(method, run={"rounds": 1, "largest_share": 0.5})
     unseal, count = Encoding.unpack_uplink, itertools.count()
 
-    def lied(*words):
-        found = unseal(*words)
-        return {**found, name: torch.full_like(found[name], value)} if next(count) == 1 else found
+    def lied(*args):
+        entry = unseal(*args)
+        return {**entry, name: torch.full_like(entry[name], value)} if next(count) == 1 else entry
 
     world.patch.setattr(Encoding, "unpack_uplink", lied)
     federation.run()
-    assert re.search(said, reasons(federation))
+    assert re.search(reason, reasons(federation))
     (row,) = load(federation.server / "run").rounds
     assert (row.cohort, row.refused) == ((0, 1, 2), ())
 
@@ -271,27 +271,27 @@ def test_a_number_beside_a_model_does_not_take_the_mean_over(method, name, value
 def test_a_share_of_more_than_a_half_is_said_where_none_is_cut(world):
     federation = world.federation("fedavg", run={"rounds": 1, "largest_share": 1.0})
     for kind in ("hello-reply", "answer"):
-        forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
+        forged(federation, lambda record: {**record, "samples": 10**7}, kind, number=1)
     federation.run()
     assert "counts for more than all others together" in reasons(federation)
     assert server(federation.server)["silos"][1]["weight"] > 0.999
 
 
 SIGNATURES = {
-    "garbage hex": lambda said: {**said, "rows": dict.fromkeys(said["rows"], "zz")},
-    "missing": lambda said: {**said, "rows": {}},
-    "even, but nobody's": lambda said: {**said, "rows": dict.fromkeys(said["rows"], "00" * 100)},
+    "garbage hex": lambda body: {**body, "rows": dict.fromkeys(body["rows"], "zz")},
+    "missing": lambda body: {**body, "rows": {}},
+    "even, but nobody's": lambda body: {**body, "rows": dict.fromkeys(body["rows"], "00" * 100)},
 }
 PASSED_ON = {"apple": APPLE, "fedfomo": {"name": "fedfomo"}, "mocha": {"name": "mocha"}}
 
 
 @pytest.mark.parametrize(
-    ("method", "what"),
+    ("method", "case"),
     [*(("apple", what) for what in SIGNATURES), ("fedfomo", "garbage hex"), ("mocha", "missing")],
 )
-def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, world):
+def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, case, world):
     federation = world.federation(PASSED_ON[method], quorum=2)
-    forged(federation, SIGNATURES[what])
+    forged(federation, SIGNATURES[case])
     federation.run()
     refused = [
         e
@@ -302,7 +302,7 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
     assert (
         "which others would get" in refused[0]["detail"] or "cannot be read" in refused[0]["detail"]
     )
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 @pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
@@ -310,23 +310,23 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for
     another agreement.
     """
-    federation, told = world.federation(quorum=2), client_app.ClientApp._signatures
+    federation, real_signatures = world.federation(quorum=2), client_app.ClientApp._signatures
     signer = Signer(
         federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key"
     )
-    other = "0" * 64 if "agreement" in lie else None
+    agreement = "0" * 64 if "agreement" in lie else None
 
     def signatures(self, task, uplink):
         if (self.silo.file.name, task.number) != ("silo-1", 2):
-            return told(self, task, uplink)
-        changed = task.model_copy(update={"agreement": other} if other else {})
+            return real_signatures(self, task, uplink)
+        changed = task.model_copy(update={"agreement": agreement} if agreement else {})
         with pytest.MonkeyPatch.context() as inner:
             inner.setitem(self.silo.__dict__, "signer", signer)
-            return told(self, changed, uplink)
+            return real_signatures(self, changed, uplink)
 
     world.patch.setattr(client_app.ClientApp, "_signatures", signatures)
-    if other:
-        forged(federation, lambda said: {**said, "agreement": other})
+    if agreement:
+        forged(federation, lambda body: {**body, "agreement": agreement})
     federation.run()
     refused = [
         e
@@ -335,7 +335,7 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert "which others would get" in refused[0]["detail"]
-    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
@@ -361,9 +361,9 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
         ("node 11", "not-a-member"),
         ("silo-1", "not-connected"),
     }
-    said = [e["detail"] for e in refused if e["silo"] == "node 11"]
-    assert said
-    assert all("silo-0, which did not sign it" in line and line.isprintable() for line in said)
+    details = [e["detail"] for e in refused if e["silo"] == "node 11"]
+    assert details
+    assert all("silo-0, which did not sign it" in line and line.isprintable() for line in details)
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
 
 
@@ -379,4 +379,4 @@ def test_a_server_that_a_member_has_brought_down_goes_on(world):
     federation.grid.faults.clear()
     federation.grid.faults.append(lambda message, reply: reply)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))

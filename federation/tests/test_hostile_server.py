@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation_in_process import deployed, lost, same
+from federation_in_process import deployed, equal, lost
 from pomona import personal
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
@@ -44,8 +44,8 @@ pytestmark = pytest.mark.long
 
 WIDTH = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
 ROUNDS = 3
-HOME = "silo-1"
-FORM = EntryForm(many=False, dtype="F32", width=WIDTH)  # of one model
+SILO = "silo-1"
+ROW = EntryForm(many=False, dtype="F32", width=WIDTH)  # of one model
 
 
 class Server:
@@ -59,7 +59,7 @@ class Server:
         self.sizes = [self.greeted(n).samples for n in federation.names]
         self.places = Silo(self.kit()).federation.places
 
-    def kit(self, silo=HOME):
+    def kit(self, silo=SILO):
         return self.federation.kits / silo
 
     def greeted(self, silo):
@@ -67,66 +67,66 @@ class Server:
             Hello(agreement=self.agreement, run=self.run, nonce="cd")
         )
 
-    def task(self, number=1, row=None, silo=HOME, **fields):
+    def task(self, number=1, row=None, silo=SILO, **fields):
         """A round's task with one model (d,) for a silo, and its enclosed bytes."""
         data = packed(torch.zeros(WIDTH) if row is None else row, self.places)
-        offer = DownlinkEntry(form=FORM, index=(0,), rows={0: sha256(data)})
+        offer = DownlinkEntry(form=ROW, index=(0,), rows={0: sha256(data)})
         return self.asked(number, silo, {"model": offer}, **fields), {sha256(data): data}
 
     def cores(self, rows, origins=None, index=None, number=1, **fields):
         """A round's task with single silos' models by place (APPLE), and its enclosed bytes."""
         data = {j: packed(row, self.places) for j, row in rows.items()}
-        named = {j: sha256(d) for j, d in data.items()}
-        form = FORM.model_copy(update={"many": True})
+        hashes = {j: sha256(d) for j, d in data.items()}
+        many_rows = ROW.model_copy(update={"many": True})
         offer = DownlinkEntry(
-            form=form, index=tuple(index or rows), rows=named, origins=origins or {}
+            form=many_rows, index=tuple(index or rows), rows=hashes, origins=origins or {}
         )
-        return self.asked(number, HOME, {"cores": offer}, **fields), {
+        return self.asked(number, SILO, {"cores": offer}, **fields), {
             sha256(d): d for d in data.values()
         }
 
     def asked(self, number, silo, downlink, trains=True, **fields):
-        place = (
+        member = (
             self.federation.names.index(silo) if silo in self.federation.names else len(self.sizes)
         )
         sizes = (*self.sizes, *[0] * (self.places - len(self.sizes)))
-        known = {
+        message = {
             "agreement": self.agreement,
             "run": self.run,
             "number": number,
-            "place": place,
+            "place": member,
             "trains": trains,
         }
-        known |= {
+        message |= {
             "watched": ("received",),
             "sizes": sizes,
             "settled": number - 1,
             "downlink": downlink,
         }
-        return Task(**{**known, **fields})
+        return Task(**{**message, **fields})
 
-    def ask(self, task, enclosed, silo=HOME):
+    def ask(self, task, enclosed, silo=SILO):
         return ClientApp(Silo(self.kit(silo))).answer(task, enclosed)
 
     def signed(self, silo, row, number):
         """The origin of a silo's row, with its signature."""
         origin = RowOrigin(silo=silo, round=number, tensor="core", signature="")
-        about = row_statement(self.agreement, self.run, origin, sha256(packed(row, self.places)))
-        signature = Signer(self.kit(silo) / "keys" / "silo.key").sign("row", about)
+        text = row_statement(self.agreement, self.run, origin, sha256(packed(row, self.places)))
+        signature = Signer(self.kit(silo) / "keys" / "silo.key").sign("row", text)
         return origin.model_copy(update={"signature": signature})
 
     def newcomer(self, silo="late", place=3):
         """A kit of a silo that joins later, with the data of silo-0, and its introduction."""
         add(self.federation.kits, silo)
-        own = self.kit(silo) / "silo.toml"
+        silo_file = self.kit(silo) / "silo.toml"
         text = (
             (self.kit("silo-0") / "silo.toml")
             .read_text()
             .replace('name = "silo-0"', f'name = "{silo}"', 1)
         )
-        own.write_text(text)
+        silo_file.write_text(text)
         keys = self.federation.kits / "server" / "keys"
-        key, certificate = ((keys / f"{silo}{end}").read_bytes() for end in (".pub", ".cert"))
+        key, certificate = ((keys / f"{silo}{suffix}").read_bytes() for suffix in (".pub", ".cert"))
         return Newcomer(
             place=place,
             silo=silo,
@@ -163,20 +163,20 @@ def files(folder):
 
 def test_what_was_agreed_is_asked_once_for_a_task_and_before_the_data_are_read(server, monkeypatch):
     """Its hash is of each trial's settings too, and of the files of own code."""
-    asked, agreed = [], TaskPolicy.require_agreed
+    checks, check = [], TaskPolicy.require_agreed
     monkeypatch.setattr(
-        TaskPolicy, "require_agreed", lambda *given: asked.append(given) or agreed(*given)
+        TaskPolicy, "require_agreed", lambda *args: checks.append(args) or check(*args)
     )
     task, enclosed = server.task()
     server.ask(task, enclosed)
-    assert len(asked) == 1
+    assert len(checks) == 1
     monkeypatch.setattr(Silo, "local", property(lambda _: pytest.fail("the data were read")))
     with pytest.raises(ProtocolError, match="something other than what this silo agreed to"):
         server.ask(task.model_copy(update={"agreement": "0" * 64}), enclosed)
 
 
-@pytest.mark.parametrize("where", ["start", "offer"])
-def test_a_server_can_name_no_file(where, server):
+@pytest.mark.parametrize("field", ["start", "offer"])
+def test_a_server_can_name_no_file(field, server):
     """Absolute and relative paths of files that are there, and of some that are not: one answer to
     all.
     """
@@ -185,23 +185,23 @@ def test_a_server_can_name_no_file(where, server):
     (kit / "state" / "private" / "ledger").write_text("spent")
     own_state.mark(kit)  # as if it had been made here
     (kit.parent / "outside").write_text("mine")
-    there = [
+    existing = [
         kit / "keys" / "silo.key",
         kit / "silo.toml",
         kit / "state" / "private" / "ledger",
         kit.parent / "outside",
     ]
-    paths = [str(p) for p in there] + [
+    paths = [str(p) for p in existing] + [
         "../../keys/silo.key",
         "../private/ledger",
         "../../../outside",
         "../agreement.json",
     ]
     absent = [f"{p}x" for p in paths]
-    before, said = files(kit.parent), set()
+    files_before, faults = files(kit.parent), set()
     task, enclosed = server.task()
     for path in [*paths, *absent, "", ".", "..", "A" * 64, "a" * 63]:
-        if where == "start":
+        if field == "start":
             change = {"start": path or " "}
         else:
             change = {
@@ -211,16 +211,16 @@ def test_a_server_can_name_no_file(where, server):
         reply = handled(
             kit, Message("task", forged.model_dump_json(warnings=False), enclosed=enclosed)
         )
-        said.add(json.loads(reply.body)["fault"])
+        faults.add(json.loads(reply.body)["fault"])
         with pytest.raises(ProtocolError, match="not named by its SHA-256") as fault:
             server.ask(forged, {})
-        said.add(str(fault.value))
+        faults.add(str(fault.value))
     # what cannot be read, and what is no hash: the same for files that are there
-    assert len(said) == 2
-    told = {"audit.jsonl", "audited.json", ".audited.lock", "app.log"}
-    told |= {"versions.json", ".versions.lock"}
-    after = {p: c for p, c in files(kit.parent).items() if p.name not in told}
-    assert after == before
+    assert len(faults) == 2
+    log_names = {"audit.jsonl", "audited.json", ".audited.lock", "app.log"}
+    log_names |= {"versions.json", ".versions.lock"}
+    files_after = {p: c for p, c in files(kit.parent).items() if p.name not in log_names}
+    assert files_after == files_before
 
 
 def test_the_row_cache_makes_no_path_of_what_is_no_hash(tmp_path):
@@ -228,9 +228,9 @@ def test_the_row_cache_makes_no_path_of_what_is_no_hash(tmp_path):
     victim.write_text("mine")
     cache = RowCache(tmp_path / "cache")
     for digest in (str(victim), "../victim", "", "a" * 65, "A" * 64, "a" * 63 + "\n"):
-        for ask in (lambda d: cache.missing([d], {}), lambda d: cache.rows([d], {})):
+        for read in (lambda d: cache.missing([d], {}), lambda d: cache.rows([d], {})):
             with pytest.raises(ProtocolError, match="not named by its SHA-256"):
-                ask(digest)
+                read(digest)
     assert victim.read_text() == "mine"
 
 
@@ -240,7 +240,7 @@ def test_the_row_cache_makes_no_path_of_what_is_no_hash(tmp_path):
 def test_a_task_that_is_refused_leaves_no_rows(server):
     row = packed(noise(1), server.places)
     wide = DownlinkEntry(
-        form=FORM.model_copy(update={"width": 10**9}), index=(0,), rows={0: sha256(row)}
+        form=ROW.model_copy(update={"width": 10**9}), index=(0,), rows={0: sha256(row)}
     )
     task, enclosed = server.task()
     refused = [
@@ -250,10 +250,10 @@ def test_a_task_that_is_refused_leaves_no_rows(server):
         task.model_copy(update={"downlink": {"model": wide}}),
         task.model_copy(update={"start": sha256(b"12345")}),  # comes as bytes that are no model
     ]
-    for one in refused:
+    for bad in refused:
         with pytest.raises(ProtocolError):
             server.ask(
-                one, {**enclosed, **({one.start: b"12345"} if one.start else {sha256(row): row})}
+                bad, {**enclosed, **({bad.start: b"12345"} if bad.start else {sha256(row): row})}
             )
     assert not (server.kit() / "state" / "cache").exists()
     server.ask(task, enclosed)
@@ -273,8 +273,8 @@ def test_a_silo_takes_no_more_than_it_allows(server):
 
 def test_a_silo_takes_no_more_than_was_agreed_can_bring(server):
     """A row of each of 7 places and 8 of all, of 610 + 7 numbers of 8 bytes: 74 kB."""
-    most = 8 * (WIDTH + server.places) * (server.places + 8)
-    data = b"\0" * (most + 1)
+    limit = 8 * (WIDTH + server.places) * (server.places + 8)
+    data = b"\0" * (limit + 1)
     task, enclosed = server.task(start=sha256(data))
     with pytest.raises(ProtocolError, match="the agreement needs at most"):
         server.ask(task, {**enclosed, sha256(data): data})
@@ -285,9 +285,9 @@ def test_a_silo_takes_no_more_than_was_agreed_can_bring(server):
 
 def test_a_silo_does_nothing_for_another_place(server):
     task, enclosed = server.task()
-    for place, whose in ((0, "silo-0"), (2, "silo-2"), (3, "nobody"), (9999, "nobody")):
+    for place, owner in ((0, "silo-0"), (2, "silo-2"), (3, "nobody"), (9999, "nobody")):
         with pytest.raises(
-            ProtocolError, match=f"place {place}, which is {whose}'s; this silo is silo-1"
+            ProtocolError, match=f"place {place}, which is {owner}'s; this silo is silo-1"
         ):
             server.ask(task.model_copy(update={"place": place}), enclosed)
 
@@ -299,45 +299,45 @@ def test_a_newcomer_keeps_the_place_that_it_had_first(server):
         silo="late", newcomers=(introduced,), sizes=(*server.sizes, size, *[0] * (places - 4))
     )
     server.ask(task, enclosed, "late")
-    moved = {
+    changes = {
         "newcomers": (introduced.model_copy(update={"place": 4}),),
         "place": 4,
         "number": 2,
         "settled": 1,
     }
-    moved["sizes"] = (*server.sizes, 0, size, *[0] * (places - 5))
+    changes["sizes"] = (*server.sizes, 0, size, *[0] * (places - 5))
     with pytest.raises(ProtocolError, match="unlike before"):
-        server.ask(task.model_copy(update=moved), enclosed, "late")
+        server.ask(task.model_copy(update=changes), enclosed, "late")
     (server.kit("late") / "state" / "seen.json").unlink()  # whatever else is remembered
     with pytest.raises(ProtocolError, match="a task for place 4, but this silo has place 3"):
-        server.ask(task.model_copy(update=moved), enclosed, "late")
+        server.ask(task.model_copy(update=changes), enclosed, "late")
 
 
 def test_a_newcomer_keeps_no_place_that_no_newcomer_has(server):
     server.newcomer()
-    kit, named = server.kit("late"), Hello(agreement=server.agreement, run="ab", nonce="cd")
+    kit, hello = server.kit("late"), Hello(agreement=server.agreement, run="ab", nonce="cd")
     for place in (0, 2, server.places, 9999):
         with pytest.raises(ProtocolError, match=f"place {place} .* joined later"):
-            ClientApp(Silo(kit)).greet(named.model_copy(update={"newcomers": {"late": place}}))
+            ClientApp(Silo(kit)).greet(hello.model_copy(update={"newcomers": {"late": place}}))
     assert not (kit / "state" / "member.json").exists()
-    ClientApp(Silo(kit)).greet(named.model_copy(update={"newcomers": {"late": 3}}))
+    ClientApp(Silo(kit)).greet(hello.model_copy(update={"newcomers": {"late": 3}}))
 
 
 def test_a_silo_works_for_one_run(server):
     task, enclosed = server.task()
     _, uplink = server.ask(task, enclosed)
-    other = task.model_copy(update={"run": "ef"})
-    for ask in (
-        lambda: server.ask(other, enclosed),
+    other_run = task.model_copy(update={"run": "ef"})
+    for request in (
+        lambda: server.ask(other_run, enclosed),
         lambda: ClientApp(Silo(server.kit())).greet(
             Hello(agreement=task.agreement, run="ef", nonce="cd")
         ),
     ):
         with pytest.raises(ProtocolError, match="but this silo works for run"):
-            ask()
+            request()
     (server.kit() / "state" / "agreement.json").unlink()  # its administrator means it
-    again, same_uplink = server.ask(other, enclosed)
-    assert (again.run, same_uplink) == ("ef", uplink)
+    repeated, same_uplink = server.ask(other_run, enclosed)
+    assert (repeated.run, same_uplink) == ("ef", uplink)
 
 
 def test_a_run_that_was_left_is_not_continued(server):
@@ -360,12 +360,12 @@ def test_a_silo_is_counted_as_it_is(field, server):
     task, enclosed = server.task()
     sizes = list(task.sizes)
     sizes[1] += 1
-    for wrong, said in (
+    for false_sizes, message in (
         (sizes, f"counts {sizes[1]} training samples"),
         (sizes[:3], "a task with 3 places"),
     ):
-        with pytest.raises(ProtocolError, match=said):
-            server.ask(task.model_copy(update={field: tuple(wrong)}), enclosed)
+        with pytest.raises(ProtocolError, match=message):
+            server.ask(task.model_copy(update={field: tuple(false_sizes)}), enclosed)
 
 
 # C2, H1: one account, one budget.
@@ -381,7 +381,7 @@ def private(world):
     )
 
 
-def spent(kit):
+def epsilon_spent(kit):
     (ledger,) = (kit / "state" / "private" / "dp").glob("*/ledger.jsonl")
     silo = Silo(kit)
     from pomona.privacy.accounting import epsilon
@@ -400,7 +400,7 @@ def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
         answer, uplink = private.ask(*private.task(number, noise(number)))
         assert uplink
         assert answer.seconds == 0  # which would tell how many samples were drawn
-    assert spent(private.kit()) == pytest.approx(projected)
+    assert epsilon_spent(private.kit()) == pytest.approx(projected)
     for number in (ROUNDS + 1, 100):
         with pytest.raises(ProtocolError, match="the last of the rounds agreed on"):
             private.ask(*private.task(number, noise(number)))
@@ -408,7 +408,7 @@ def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
     private.run = "ef"
     with pytest.raises(PrivacyError, match="accept_epsilon"):
         private.ask(*private.task(1, noise(11)))
-    assert projected < spent(private.kit()) <= accepted
+    assert projected < epsilon_spent(private.kit()) <= accepted
 
 
 def test_a_private_answer_is_a_function_of_the_noised_gradients(private, monkeypatch):
@@ -431,21 +431,21 @@ def test_a_private_answer_is_a_function_of_the_noised_gradients(private, monkeyp
 @pytest.mark.parametrize("settled", [0, 1])  # also where the server says that nothing has been used
 def test_an_account_that_is_gone_is_not_begun_anew(settled, private):
     private.ask(*private.task(1))
-    home = private.kit() / "state" / "private" / "dp" / "client-01"
-    for file in home.iterdir():
+    folder = private.kit() / "state" / "private" / "dp" / "client-01"
+    for file in folder.iterdir():
         file.unlink()
     with pytest.raises(PrivacyError, match="restore both"):
         private.ask(*private.task(2, settled=settled))
-    assert list(home.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_an_account_of_another_place_is_not_passed_over(private):
     """As a kit has it whose server said six places before that was refused."""
-    home = private.kit() / "state" / "private" / "dp"
-    (home / "client-04").mkdir(parents=True)
+    folder = private.kit() / "state" / "private" / "dp"
+    (folder / "client-04").mkdir(parents=True)
     with pytest.raises(PrivacyError, match="holds client-04 next to client-01"):
         private.ask(*private.task(1))
-    assert [p.name for p in home.iterdir()] == ["client-04"]
+    assert [p.name for p in folder.iterdir()] == ["client-04"]
 
 
 # M2: one question a round.
@@ -456,14 +456,14 @@ def test_a_round_is_trained_and_evaluated_once(server, world):
     for trains in (True, False):
         task, enclosed = server.task(2, noise(1), trains=trains, settled=0)
         first, uplink = server.ask(task, enclosed)
-        again, same_uplink = server.ask(task, enclosed)
+        repeated, same_uplink = server.ask(task, enclosed)
         assert same_uplink == uplink
-        assert again.model_copy(update={"seconds": 0.0}) == first.model_copy(
+        assert repeated.model_copy(update={"seconds": 0.0}) == first.model_copy(
             update={"seconds": 0.0}
         )
-        for other in ({"row": noise(2)}, {"row": noise(1), "watched": ()}):
+        for changes in ({"row": noise(2)}, {"row": noise(1), "watched": ()}):
             with pytest.raises(ProtocolError, match="is asked again with a different task"):
-                server.ask(*server.task(2, trains=trains, **{"settled": 0, **other}))
+                server.ask(*server.task(2, trains=trains, **{"settled": 0, **changes}))
         with pytest.raises(ProtocolError, match="is asked again with a different task"):
             server.ask(*server.task(1, noise(1), trains=trains))
     assert trained == [(2, 1)]
@@ -487,10 +487,10 @@ def test_an_evaluation_that_is_asked_again_is_not_made_again(server):
     """
     task, enclosed = server.task(2, noise(1), trains=False, settled=0)
     first = server.ask(task, enclosed)
-    before = files(server.kit() / "state")
+    files_before = files(server.kit() / "state")
     assert server.ask(task, enclosed) == first
     assert server.ask(task, {}) == first  # rows that the silo holds need not come again
-    assert files(server.kit() / "state") == before
+    assert files(server.kit() / "state") == files_before
     trained, uplink = server.ask(*server.task(2, noise(1), settled=0))
     assert server.ask(task, enclosed) == first
     assert (trained.uplink, len(uplink) > 0) == (sha256(uplink), True)
@@ -542,8 +542,8 @@ def test_a_question_stays_the_same_when_somebody_comes(server, world):
     task, enclosed = server.task()
     first, uplink = server.ask(task, enclosed)
     later = task.model_copy(update={"newcomers": (server.newcomer(),)})
-    again, same_uplink = server.ask(later, enclosed)
-    assert (again.task, same_uplink, again.rows) == (later.digest, uplink, first.rows)
+    repeated, same_uplink = server.ask(later, enclosed)
+    assert (repeated.task, same_uplink, repeated.rows) == (later.digest, uplink, first.rows)
     assert trained == [(1, 1)]
 
 
@@ -559,16 +559,16 @@ def test_after_a_failed_write_a_task_is_done_again_with_its_model_and_history(
     kit = Path(shutil.copytree(server.kit(), tmp_path / "undisturbed"))
     answer, uplink = ClientApp(Silo(kit)).answer(task, enclosed)
 
-    def full(*_, **__):
+    def no_space(*_, **__):
         raise OSError(ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, step, full)
+        patch.setattr(owner, step, no_space)
         with pytest.raises(OSError, match="No space"):
             server.ask(task, enclosed)
     for _ in range(2):
-        again, same_uplink = server.ask(task, enclosed)
-        assert again.model_copy(update={"seconds": answer.seconds}) == answer
+        repeated, same_uplink = server.ask(task, enclosed)
+        assert repeated.model_copy(update={"seconds": answer.seconds}) == answer
         assert same_uplink == uplink
     model = "state/models/personal.safetensors"
     assert (server.kit() / model).read_bytes() == (kit / model).read_bytes()
@@ -609,8 +609,8 @@ def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
         ),
     }
     sizes = (*relay.sizes, 50, *[0] * (relay.places - 4))
-    for newcomers, said in ghosts.values():
-        with pytest.raises(ProtocolError, match=said):
+    for newcomers, message in ghosts.values():
+        with pytest.raises(ProtocolError, match=message):
             relay.ask(*relay.cores({3: noise(1)}, newcomers=newcomers, sizes=sizes, number=2))
     with pytest.raises(ProtocolError, match="which has no member"):  # introduced, but no member
         relay.ask(*relay.cores({3: noise(1)}, newcomers=(introduced,), number=2))
@@ -628,9 +628,9 @@ def test_one_unsigned_row_of_a_newcomer_is_taken(relay):
     with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
         relay.ask(*relay.cores({3: noise(2)}, number=3, **fields))
     relay.ask(*relay.cores({3: noise(1)}, number=3, **fields))
-    own = noise(3)
+    row = noise(3)
     relay.ask(
-        *relay.cores({3: own}, {3: relay.signed("late", own, 2)}, number=3, trains=False, **fields)
+        *relay.cores({3: row}, {3: relay.signed("late", row, 2)}, number=3, trains=False, **fields)
     )
     with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
         relay.ask(*relay.cores({3: noise(1)}, number=4, trains=False, **fields))
@@ -638,20 +638,20 @@ def test_one_unsigned_row_of_a_newcomer_is_taken(relay):
 
 def test_an_offer_names_the_rows_that_it_brings(relay):
     """A row that is named and not brought would be zeros under somebody's name."""
-    start = torch.zeros(WIDTH)
-    task, enclosed = relay.cores({0: start})
-    whole = task.downlink["cores"]
+    zeros = torch.zeros(WIDTH)
+    task, enclosed = relay.cores({0: zeros})
+    entry = task.downlink["cores"]
     forged = {
-        index: whole.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))
+        index: entry.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))
     }
     for offer in forged.values():
         with pytest.raises(ProtocolError, match="names rows that do not exist"):
             relay.ask(task.model_copy(update={"downlink": {"cores": offer}}), enclosed)
-    alone = task.model_copy(update={"downlink": {"cores": whole.model_copy(update={"form": FORM})}})
+    plain = task.model_copy(update={"downlink": {"cores": entry.model_copy(update={"form": ROW})}})
     with pytest.raises(
         ProtocolError, match=r"received one row of 610 numbers F32, but .* have rows of single"
     ):
-        relay.ask(alone, enclosed)
+        relay.ask(plain, enclosed)
 
 
 @pytest.mark.parametrize(
@@ -661,10 +661,10 @@ def test_an_offer_has_the_form_that_the_method_gives_it(change, server):
     """And one that has not uses nothing up: the right task is answered afterwards."""
     task, enclosed = server.task()
     right = task.downlink["model"]
-    form = FORM.model_copy(update=change)
-    wrong = right.model_copy(update={"form": form} | ({"index": (0,)} if form.many else {}))
+    row = ROW.model_copy(update=change)
+    offer = right.model_copy(update={"form": row} | ({"index": (0,)} if row.many else {}))
     with pytest.raises(ProtocolError, match=r"method have one row of 610 numbers F32|speaks of"):
-        server.ask(task.model_copy(update={"downlink": {"model": wrong}}), enclosed)
+        server.ask(task.model_copy(update={"downlink": {"model": offer}}), enclosed)
     for downlink in ({}, {"model": right, "control": right}, {"models": right}):
         with pytest.raises(ProtocolError, match="only one side knows this entry"):
             server.ask(task.model_copy(update={"downlink": downlink}), enclosed)
@@ -673,13 +673,13 @@ def test_an_offer_has_the_form_that_the_method_gives_it(change, server):
 
 @pytest.mark.parametrize("name", ["agreement", "asked", "seen"])
 def test_a_memory_that_is_damaged_is_named_and_not_begun_anew(name, relay):
-    start = torch.zeros(WIDTH)
+    zeros = torch.zeros(WIDTH)
     for damage in (b"", b"{", b"[]", b"[" * 100_000, b"\xff\xfe"):
         path = relay.kit() / "state" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(damage)
         with pytest.raises(StorageError, match=rf"{name}\.json cannot be read .*; restore it"):
-            relay.ask(*relay.cores({0: start}))
+            relay.ask(*relay.cores({0: zeros}))
         assert path.read_bytes() == damage
 
 
@@ -692,12 +692,12 @@ def test_a_silo_that_was_late_many_times_goes_on(late, world):
     it.
     """
     federation = world.federation(run={"rounds": late + 4})
-    gone = range(2, late + 2)
-    federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in gone]
+    gaps = range(2, late + 2)
+    federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in gaps]
     federation.run()
-    assert same(deployed(federation), world.simulated(federation, absent={(n, 1) for n in gone}))
-    kept = [n for n, _ in committed(federation.kits / HOME / "state" / "checkpoints")]
-    assert kept == [late + 2, late + 3, late + 4]  # round 1 is of no use any more
+    assert equal(deployed(federation), world.simulated(federation, absent={(n, 1) for n in gaps}))
+    checkpoint_rounds = [n for n, _ in committed(federation.kits / SILO / "state" / "checkpoints")]
+    assert checkpoint_rounds == [late + 2, late + 3, late + 4]  # round 1 is of no use any more
 
 
 def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world):
@@ -718,6 +718,6 @@ def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world)
     dict(committed(federation.server / "run" / "checkpoints"))[5].unlink()
     federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2), number=5))
     federation.run()
-    assert same(
+    assert equal(
         deployed(federation), world.simulated(federation, absent={(n, 1) for n in (2, 3, 4, 5)})
     )

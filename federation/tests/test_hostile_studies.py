@@ -26,7 +26,7 @@ from pomona_federation.silo.own_models import starting_model
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.silo.study_proposals import StudyWatch, visit
 from pomona_federation.study import parse_study
-from test_studies import asking, decided, heard, study_file
+from test_studies import asking, decided, proposals, study_file
 
 
 @pytest.fixture
@@ -37,79 +37,79 @@ def federation(world):
 @pytest.fixture
 def offered(federation):
     """A study that silo-0 knows and has not decided on."""
-    known = StudyQueue(federation.server).submit(study_file(federation, "second"))
-    heard(federation, "silo-0")
-    return known
+    submitted = StudyQueue(federation.server).submit(study_file(federation, "second"))
+    proposals(federation, "silo-0")
+    return submitted
 
 
 # A silo, against its server
 
 
 def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation, offered):
-    kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
-    known = StudyDecisions(kit)
-    known.decide(known.lookup("second"), True, "Dr. North")
+    kit, post = federation.kits / "silo-0", asking(federation, "silo-0")
+    decisions = StudyDecisions(kit)
+    decisions.decide(decisions.lookup("second"), True, "Dr. North")
 
     def slowly(path, body):
-        answer = ask(path, body)
-        known.decide(known.lookup("second"), False, "Dr. North")
+        answer = post(path, body)
+        decisions.decide(decisions.lookup("second"), False, "Dr. North")
         return answer
 
     visit(kit, slowly)
-    now = known.lookup("second")
-    assert (now.status, now.sent) == ("declined", False)
-    visit(kit, ask)
-    assert known.lookup("second").sent
+    decision = decisions.lookup("second")
+    assert (decision.status, decision.sent) == ("declined", False)
+    visit(kit, post)
+    assert decisions.lookup("second").sent
     assert Consents(StudyQueue(federation.server).study("second").folder).declined == {"silo-0"}
 
 
 def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile(
     federation, offered
 ):
-    known = StudyDecisions(federation.kits / "silo-0")
-    judged = known.lookup("second")  # while the rules are applied
-    declined = known.decide(judged, False, "Dr. North")
-    assert known.decide(judged, True, "policy.toml", "rule 1", policy="a" * 64) == declined
-    assert known.remark(judged, "no rule fits") == declined
-    assert known.lookup("second") == declined
-    assert known.decide(declined, True, "Dr. North").status == "accepted"
+    decisions = StudyDecisions(federation.kits / "silo-0")
+    judged = decisions.lookup("second")  # while the rules are applied
+    declined = decisions.decide(judged, False, "Dr. North")
+    assert decisions.decide(judged, True, "policy.toml", "rule 1", policy="a" * 64) == declined
+    assert decisions.remark(judged, "no rule fits") == declined
+    assert decisions.lookup("second") == declined
+    assert decisions.decide(declined, True, "Dr. North").status == "accepted"
 
 
 def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(
     federation, monkeypatch
 ):
     """One has looked, the other takes the study in and decides on it, then the first one writes."""
-    known = StudyQueue(federation.server).submit(study_file(federation, "second"))
+    submitted = StudyQueue(federation.server).submit(study_file(federation, "second"))
     studies = StudyDecisions(federation.kits / "silo-0")
-    new = StudyDecision(agreement=known.agreement, study=known.study)
-    room, others = StudyDecisions._require_room, []
+    new = StudyDecision(agreement=submitted.agreement, study=submitted.study)
+    room, threads = StudyDecisions._require_room, []
 
-    def other():
+    def propose_and_decide():
         studies.propose(new)
         studies.decide(studies.lookup("second"), True, "Dr. North")
 
-    def require_room(self, one):
-        room(self, one)
-        if not others:
-            others.append(threading.Thread(target=other))
-            others[0].start()
-            others[0].join(0.5)
+    def require_room(self, proposed):
+        room(self, proposed)
+        if not threads:
+            threads.append(threading.Thread(target=propose_and_decide))
+            threads[0].start()
+            threads[0].join(0.5)
 
     monkeypatch.setattr(StudyDecisions, "_require_room", require_room)
     studies.propose(new)
-    others[0].join(10)
+    threads[0].join(10)
     assert studies.lookup("second").status == "accepted"
 
 
 def test_studies_whose_hashes_begin_alike_have_nothing_in_common(federation, offered):
-    known = StudyDecisions(federation.kits / "silo-0")
-    seen = known.decide(known.lookup("second"), True, "Dr. North")
-    twin = seen.agreement[:-1] + ("0" if seen.agreement[-1] != "0" else "1")
-    known.propose(StudyDecision(agreement=twin, study=seen.study))
-    assert known.find(seen.agreement) == seen
-    assert known.find(twin).status == "pending"
+    decisions = StudyDecisions(federation.kits / "silo-0")
+    decision = decisions.decide(decisions.lookup("second"), True, "Dr. North")
+    twin = decision.agreement[:-1] + ("0" if decision.agreement[-1] != "0" else "1")
+    decisions.propose(StudyDecision(agreement=twin, study=decision.study))
+    assert decisions.find(decision.agreement) == decision
+    assert decisions.find(twin).status == "pending"
     with pytest.raises(ConfigError, match="2 studies"):
-        known.lookup("second")
+        decisions.lookup("second")
 
 
 @pytest.mark.parametrize("digits", [8, 16, 40])
@@ -120,37 +120,37 @@ def test_no_study_bears_the_first_digits_of_anothers_hash_as_its_name(offered, d
 
 
 def test_few_digits_name_no_study(federation, offered):
-    known = StudyDecisions(federation.kits / "silo-0")
-    assert known.lookup(offered.agreement[:8]).agreement == offered.agreement
-    for few in (offered.agreement[:7], "", " "):
+    decisions = StudyDecisions(federation.kits / "silo-0")
+    assert decisions.lookup(offered.agreement[:8]).agreement == offered.agreement
+    for digits in (offered.agreement[:7], "", " "):
         with pytest.raises(ConfigError, match="no study"):
-            known.lookup(few)
+            decisions.lookup(digits)
 
 
 def test_nothing_is_stored_that_could_not_be_read_again(federation, offered, monkeypatch):
-    known = StudyDecisions(federation.kits / "silo-0")
-    seen = known.lookup("second")
-    stored = (known.folder(seen) / "study.json").stat().st_size
+    decisions = StudyDecisions(federation.kits / "silo-0")
+    decision = decisions.lookup("second")
+    stored = (decisions.folder(decision) / "study.json").stat().st_size
     monkeypatch.setattr(json_store, "MAX_BYTES", stored + 50)
     with pytest.raises(StorageError, match="bytes"):
-        known.propose(StudyDecision(agreement="a" * 64, study=seen.study, why="w" * 100))
-    assert [k.agreement for k in known.all] == [seen.agreement]
+        decisions.propose(StudyDecision(agreement="a" * 64, study=decision.study, why="w" * 100))
+    assert [k.agreement for k in decisions.all] == [decision.agreement]
 
 
 def test_a_study_that_could_not_be_taken_in_is_tried_again_after_a_while(federation, monkeypatch):
-    one, other = "a" * 64, "b" * 64
-    offers, taken, said, now = [[one], [one], [one], [one, other], []], [], [], [0.0]
+    a, b = "a" * 64, "b" * 64
+    offers, runs, notes, clock = [[a], [a], [a], [a, b], []], [], [], [0.0]
     monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.installed())
     monkeypatch.setattr(study_proposals, "visit", lambda *_: offers.pop(0))
-    monkeypatch.setattr(study_proposals.time, "monotonic", lambda: now[0])
-    watch = StudyWatch(federation.kits / "silo-0", said.append)
-    monkeypatch.setattr(watch, "_start_process", lambda: taken.append(now[0]))
-    half = study_proposals.RETRY_SECONDS / 2
+    monkeypatch.setattr(study_proposals.time, "monotonic", lambda: clock[0])
+    watch = StudyWatch(federation.kits / "silo-0", notes.append)
+    monkeypatch.setattr(watch, "_start_process", lambda: runs.append(clock[0]))
+    delay = study_proposals.RETRY_SECONDS / 2
     for _ in range(5):
         watch.poll()
-        now[0] += half
-    assert taken == [0.0, 2 * half, 3 * half]  # new; once more; the other is new
-    assert len(said) == 2
+        clock[0] += delay
+    assert runs == [0.0, 2 * delay, 3 * delay]  # new; once more; the other is new
+    assert len(notes) == 2
     assert watch._next_attempts == {}
 
 
@@ -162,8 +162,8 @@ def test_a_search_names_no_file_either(offered):
             parse_study(json.dumps({**text, "search": {"space": space}}))
 
 
-@pytest.mark.parametrize("done", ["rounds.jsonl", "survey.json"])
-def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, monkeypatch, done):
+@pytest.mark.parametrize("file", ["rounds.jsonl", "survey.json"])
+def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, monkeypatch, file):
     """Accepted by rule they wait like others until something was done in them; a person may accept
     any number.
     """
@@ -176,7 +176,7 @@ def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, mon
         studies.decide(study, True, "policy.toml", terms=ConsentTerms(), policy="a" * 64)
     with pytest.raises(ProtocolError, match="not begun"):
         studies.propose(fitting[2])
-    (studies.folder(fitting[0]) / done).touch()
+    (studies.folder(fitting[0]) / file).touch()
     studies.propose(fitting[2])
     with pytest.raises(ProtocolError, match="not begun"):
         studies.propose(fitting[3])
@@ -185,23 +185,23 @@ def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, mon
 
 
 def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
-    kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
+    kit, post = federation.kits / "silo-0", asking(federation, "silo-0")
     studies, reads = StudyDecisions(kit), []
     read = study_decisions.read_json
     monkeypatch.setattr(
-        study_decisions, "read_json", lambda *given: reads.append(given) or read(*given)
+        study_decisions, "read_json", lambda *arguments: reads.append(arguments) or read(*arguments)
     )
-    visit(kit, ask)
+    visit(kit, post)
     reads.clear()
     for _ in range(3):
-        assert visit(kit, ask) == []
+        assert visit(kit, post) == []
     assert not reads
     studies.decide(studies.lookup("second"), True, "Dr. North")
-    visit(kit, ask)
+    visit(kit, post)
     assert studies.lookup("second").sent
-    visit(kit, ask)
+    visit(kit, post)
     reads.clear()
-    visit(kit, ask)
+    visit(kit, post)
     assert not reads
 
 
@@ -237,11 +237,11 @@ def visited(federation, *decisions):
     it.
     """
     signer = Signer(federation.kits / "silo-0/keys/silo.key")
-    taken = []
+    votes = []
     for study, accepted in decisions:
-        said = Decision(silo="silo-0", study=study, accepted=accepted)
-        taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement)))
-    body = StudyVisit(silo="silo-0", decisions=tuple(taken)).model_dump_json().encode()
+        vote = Decision(silo="silo-0", study=study, accepted=accepted)
+        votes.append(TakenDecision(decision=vote, signature=signer.sign(vote.kind, vote.statement)))
+    body = StudyVisit(silo="silo-0", decisions=tuple(votes)).model_dump_json().encode()
     return StudyRequests(federation.server).answer("silo-0", STUDIES, body)[0]
 
 
@@ -274,8 +274,8 @@ def test_a_silo_that_changes_its_mind_for_ever_fills_no_disk(federation, offered
 
 
 def test_no_decision_counts_that_the_audit_log_does_not_have(federation, offered, monkeypatch):
-    with monkeypatch.context() as full:
-        full.setattr(consents, "write_json", raising(OSError(28, "No space left on device")))
+    with monkeypatch.context() as patch:
+        patch.setattr(consents, "write_json", raising(OSError(28, "No space left on device")))
         assert visited(federation, (offered.agreement, True)) == 500
     assert noted(federation) == ["accepted"]
     assert visited(federation, (offered.agreement, True)) == 200
@@ -288,7 +288,7 @@ def test_decisions_on_studies_that_there_are_not_cost_the_server_no_signature(
     federation, offered, monkeypatch
 ):
     verified = []
-    monkeypatch.setattr(MemberRegistry, "require_signed", lambda *given: verified.append(given))
+    monkeypatch.setattr(MemberRegistry, "require_signed", lambda *args: verified.append(args))
     assert (
         visited(federation, *[(f"{k:064x}", True) for k in range(200)], (offered.agreement, True))
         == 200
@@ -300,8 +300,8 @@ def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federa
     queue = StudyQueue(federation.server)
     queue.abort("second")
     for silo in federation.names[1:]:
-        known = StudyDecisions(federation.kits / silo)
-        known.propose(StudyDecision(agreement=offered.agreement, study=offered.study))
+        decisions = StudyDecisions(federation.kits / silo)
+        decisions.propose(StudyDecision(agreement=offered.agreement, study=offered.study))
     for silo in federation.names:
         decided(federation, silo, "second")
     queue.resume("second")
@@ -311,17 +311,17 @@ def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federa
 def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(federation):
     """People read the name, the hash decides."""
     kit = federation.kits / "silo-1"
-    own = Federation.read(federation.toml)
-    terms = {"of": "pilot", "agreement": own.agreement, "models": {"silo-1": 1}}
+    toml = Federation.read(federation.toml)
+    terms = {"of": "pilot", "agreement": toml.agreement, "models": {"silo-1": 1}}
     study = {"name": "cross", "kind": "evaluate", "evaluate": terms}
-    study |= {"task": own.study.task.model_dump(mode="json"), "run": {"model": {"name": "mlp"}}}
-    known = StudyDecisions(kit)
+    study |= {"task": toml.study.task.model_dump(mode="json"), "run": {"model": {"name": "mlp"}}}
+    decisions = StudyDecisions(kit)
     offer = StudyDecision(agreement="0" * 64, study=parse_study(json.dumps(study)))
-    agreed = known.terms(own, offer)
-    offer = offer.model_copy(update={"agreement": agreed.agreement})
-    known.propose(offer)
+    study_terms = decisions.terms(toml, offer)
+    offer = offer.model_copy(update={"agreement": study_terms.agreement})
+    decisions.propose(offer)
     with pytest.raises(ProtocolError, match=r"of pilot, but the hash .* is that of kit"):
-        starting_model(kit, agreed, None, 1, None)
+        starting_model(kit, study_terms, None, 1, None)
     lines, _, _ = preflight.run(kit, "cross")
     (line,) = [line for line in lines if line.check == "agreement"]
     assert line.result == "failed"
@@ -337,7 +337,7 @@ def test_rules_accept_no_more_studies_than_they_say(federation):
     (kit / "policy.toml").write_text('kinds = ["train"]\nstudies = 2\n')
     for name in ("first", "second", "third"):
         StudyQueue(federation.server).submit(study_file(federation, name))
-        said = heard(federation, "silo-0")
+        messages = proposals(federation, "silo-0")
     states = {k.study.name: k.status for k in StudyDecisions(kit).all}
     assert states == {"first": "accepted", "second": "accepted", "third": "pending"}
-    assert "rules have accepted 2 studies, studies = 2" in said[-1]
+    assert "rules have accepted 2 studies, studies = 2" in messages[-1]

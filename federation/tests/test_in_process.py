@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 
 import federation_in_process
-from federation_in_process import APPLE, PRIVATE, deployed, same
+from federation_in_process import APPLE, PRIVATE, deployed, equal
 from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
 from pomona.methods import METHODS
@@ -37,15 +37,15 @@ from representatives import drawn
 
 pytestmark = pytest.mark.long
 
-OTHERS = [*(name for name in METHODS if name not in ("apple", "fedavg-data")), "fedrep+adam"]
-OTHERS += [{**APPLE, "core_step": "local"}, {"name": "pgfed", "mixing": "client", "budget": 1}]
+FURTHER = [*(name for name in METHODS if name not in ("apple", "fedavg-data")), "fedrep+adam"]
+FURTHER += [{**APPLE, "core_step": "local"}, {"name": "pgfed", "mixing": "client", "budget": 1}]
 
 
-@pytest.mark.parametrize("method", [APPLE, *drawn(OTHERS, 2)], ids=str)
+@pytest.mark.parametrize("method", [APPLE, *drawn(FURTHER, 2)], ids=str)
 def test_deployed_models_are_those_of_the_simulation(method, world):
     federation = world.federation(method if isinstance(method, dict) else {"name": method})
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert read_status(federation.server / "run").state == "finished"
 
 
@@ -56,27 +56,27 @@ def test_low_rank_changes_and_corners_are_deployed_as_they_are_simulated(name, w
     method = {"name": name, **({"region_round": 1} if name == "floco" else {})}
     federation = world.federation(method, run={"model": model})
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert federation.simulation.model.train.lora.trained == ("B" if name == "ffa-lora" else "both")
 
 
 def test_a_study_that_names_no_engine_has_pytorchs_whatever_is_installed(world, monkeypatch):
     """The simulation that it equals is one of PyTorch's: see ``settings``."""
 
-    def unnamed(*given, **options):
-        return federation_file(*given, **options).replace('engine = "torch"\n', "")
+    def unnamed(*arguments, **options):
+        return federation_file(*arguments, **options).replace('engine = "torch"\n', "")
 
     monkeypatch.setattr(federation_in_process, "federation_file", unnamed)
     federation = world.federation({"name": "fedavg"})
     assert "engine" not in federation.toml.read_text()
     assert federation.simulation.engine == "torch"
-    agreed = Federation.load(federation.toml)
+    settings = Federation.load(federation.toml)
     silo = SiloFile.load(federation.kits / federation.names[0] / "silo.toml")
     assert of_study(federation.toml)[0]["engine"] == "torch"
-    assert rehearsed(agreed, {}).config.engine == "torch"
-    assert own_scenario(silo, agreed.kit_terms, 0).config.engine == "torch"
+    assert rehearsed(settings, {}).config.engine == "torch"
+    assert own_scenario(silo, settings.kit_terms, 0).config.engine == "torch"
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert load(federation.server / "run").about["engine"] == "torch"
 
 
@@ -90,7 +90,7 @@ def test_so_they_are_with_the_native_engine(method, world):
         run={"engine": "native", "momentum": 0.5},
     )
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert load(federation.server / "run").about["engine"] == "native"
 
 
@@ -100,12 +100,12 @@ def test_a_silo_that_hangs_ends_and_says_where():
         "ending_after(30): pass\n"
     )
     code += "with ending_after(0.5):\n    time.sleep(600)\n"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 1
-    assert "Timeout" in done.stderr
-    assert 'File "<string>", line 5' in done.stderr
+    assert process.returncode == 1
+    assert "Timeout" in process.stderr
+    assert 'File "<string>", line 5' in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_a_silo_that_hangs_ends_and_says_where():
     ],
 )
 def test_whatever_time_a_server_states_a_silo_has_some(ttl, seconds):
-    with ending_after(found := time_for(ttl)):
-        assert found == seconds
+    with ending_after(limit := time_for(ttl)):
+        assert limit == seconds
 
 
 def three_digits(values):
@@ -140,8 +140,8 @@ def test_figures_are_those_of_the_simulation_but_rounded(world):
         for e in simulation.evaluations
     ]
     assert ours.evaluations == [
-        replace(e, loss=three_digits(e.loss), **told)
-        for e, told in zip(simulation.evaluations, shares, strict=True)
+        replace(e, loss=three_digits(e.loss), **rounded)
+        for e, rounded in zip(simulation.evaluations, shares, strict=True)
     ]
     assert [r.loss for r in ours.rounds] == [three_digits(r.loss) for r in simulation.rounds]
     assert all(not r.info for r in ours.rounds)  # what silos learn of each other stays with them
@@ -164,7 +164,7 @@ BANKED += [{"name": "fedfomo", "candidates": "everybody", "budget": 1}]
 """Methods whose clients are sent rows of other clients."""
 
 
-@pytest.mark.parametrize("method", [APPLE, *drawn(BANKED), *drawn(OTHERS)], ids=str)
+@pytest.mark.parametrize("method", [APPLE, *drawn(BANKED), *drawn(FURTHER)], ids=str)
 def test_a_newcomer_joins_and_a_member_leaves(method, world):
     """silo-2 comes with round 2, silo-0 is gone from round 3 on."""
     method = method if isinstance(method, dict) else {"name": method}
@@ -186,7 +186,7 @@ def test_a_newcomer_joins_and_a_member_leaves(method, world):
     expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
     ours = deployed(federation)
     # Whoever has left keeps the model of its last round, as the simulation does.
-    assert all(same({n: ours[n]}, {n: expected[n]}) for n in ("silo-1", "silo-2", "silo-0"))
+    assert all(equal({n: ours[n]}, {n: expected[n]}) for n in ("silo-1", "silo-2", "silo-0"))
 
 
 def test_bf16_halves_the_bytes_of_models(world):
@@ -199,12 +199,12 @@ def test_bf16_halves_the_bytes_of_models(world):
 
     def models(f):
         """Bytes, less the mask of whose core is there: a byte a silo, whatever the wire."""
-        enclosed = [part for m in f.grid.sent for part in unpacked(m.content).enclosed.values()]
-        return [len(part) for part in enclosed if len(part) > 3]
+        enclosed = [data for m in f.grid.sent for data in unpacked(m.content).enclosed.values()]
+        return [len(data) for data in enclosed if len(data) > 3]
 
     assert sum(models(narrow)) * 2 == sum(models(federation)) > 0
-    for n, own in deployed(narrow).items():
-        for k, t in own.items():
+    for n, model in deployed(narrow).items():
+        for k, t in model.items():
             wide = deployed(federation)[n][k]
             assert not t.equal(wide) or not t.numel()
             assert (t - wide).abs().max() < 0.05  # three rounds of 2^-9 relative
@@ -218,24 +218,24 @@ def test_rows_that_a_silo_holds_are_not_sent_again(world):
         {"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6}
     )
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     tasks = [
         (m.metadata.dst_node_id, json.loads((letter := unpacked(m.content)).body), letter)
         for m in federation.grid.sent
     ]
-    held = {}
+    hashes_held = {}
     for node, body, message in tasks:
         if "downlink" in body:
-            needs = {d for o in body["downlink"].values() for d in o["rows"].values()}
-            assert set(message.enclosed) == needs - held.get(node, set())
-            held[node] = needs
+            hashes = {d for o in body["downlink"].values() for d in o["rows"].values()}
+            assert set(message.enclosed) == hashes - hashes_held.get(node, set())
+            hashes_held[node] = hashes
     assert any("downlink" in b and not m.enclosed for _, b, m in tasks)
 
 
 def test_without_keys_on_loopback(world):
     federation = world.federation(insecure=True)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_audit_logs_are_whole_and_name_everybody(world):
@@ -262,9 +262,9 @@ def test_no_key_and_no_path_in_what_is_written_or_sent(world):
         for p in (federation.kits / k).rglob("*")
     ]
     contents = [p.read_bytes() for p in written if p.is_file()]
-    sent = [unpacked(m.content).body.encode() for m in federation.grid.sent]
-    assert not any(s.encode() in c for s in secrets for c in [*contents, *sent])
-    assert not any(str(world.folder).encode() in body for body in sent)
+    bodies = [unpacked(m.content).body.encode() for m in federation.grid.sent]
+    assert not any(s.encode() in c for s in secrets for c in [*contents, *bodies])
+    assert not any(str(world.folder).encode() in body for body in bodies)
 
 
 def test_state_is_for_its_owner_alone(world):
@@ -284,7 +284,7 @@ def test_privacy_in_silos_is_that_of_the_simulation(world):
     """The same noise by a test's seed; each silo has a ledger of its own, and the server none."""
     federation = world.federation("fedavg", run={"privacy": PRIVATE}, insecure=True)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     for name in federation.names:
         assert list((federation.kits / name / "state" / "private" / "dp").glob("*/ledger.jsonl"))
     assert not list((federation.server / "run").rglob("ledger.jsonl"))
@@ -297,7 +297,7 @@ def test_a_silo_takes_no_part_in_what_costs_more_than_it_accepts(world):
     edited(federation.kits / "silo-1" / "silo.toml", accept_epsilon=0.01)
     federation.run()
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
-    told_by_kind(federation, "PRIVACY", "accept_epsilon")
+    logged_by_kind(federation, "PRIVACY", "accept_epsilon")
 
 
 @pytest.mark.parametrize("sums", [{}, {"secure_aggregation": {"max_norm": 20.0, "minimum": 2}}])
@@ -307,14 +307,14 @@ def test_a_silo_sends_no_more_than_it_allows(sums, world):
     edited(federation.kits / "silo-1" / "silo.toml", max_upload_mb=0.001)
     federation.run()
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
-    told_by_kind(federation, "CONFIG", "max_upload_mb")
+    logged_by_kind(federation, "CONFIG", "max_upload_mb")
 
 
-def told_by_kind(federation, kind, setting):
+def logged_by_kind(federation, kind, setting):
     """silo-1's own log has the setting by which it refused, and the server only the kind."""
-    told = (federation.server / "run" / "audit.jsonl").read_text()
-    assert f"{kind}; the silo's log has the rest" in told
-    assert setting not in told
+    audit_log = (federation.server / "run" / "audit.jsonl").read_text()
+    assert f"{kind}; the silo's log has the rest" in audit_log
+    assert setting not in audit_log
     assert setting in (federation.kits / "silo-1" / "state" / "logs" / "app.log").read_text()
 
 
@@ -325,7 +325,7 @@ def test_a_federation_stops_early_where_its_simulation_does(method, world):
         {"name": method}, run={"rounds": 6, "stop": stop, "metric": "accuracy"}
     )
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     ours, simulation = load(federation.server / "run"), load(world.folder / "simulation")
     assert len(ours.rounds) == len(simulation.rounds) == (3 if method == "fedavg" else 2)
     assert ours.summary["stopped"].startswith(f"stopped after round {len(ours.rounds)}: ")
@@ -337,7 +337,7 @@ def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, worl
     run = {"rounds": 4, "keep": "own_best", "metric": "accuracy", "lr": 2.0}
     federation = world.federation({"name": method}, run=run)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_rounds_without_training_count_for_a_silos_own_best_model(world):
@@ -347,7 +347,7 @@ def test_rounds_without_training_count_for_a_silos_own_best_model(world):
     federation.run()
     evaluated = federation.kits / "silo-2" / "state" / "checkpoints" / "evaluated"
     assert len(list(evaluated.iterdir())) == 3  # it never trains
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_survival_models_are_those_of_the_simulation(world):
@@ -368,7 +368,7 @@ def test_survival_models_are_those_of_the_simulation(world):
     task = tomllib.loads(federation.toml.read_text())["task"]
     assert len(task["time_edges"]) == task["outputs"] == 4
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
@@ -381,21 +381,21 @@ def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
 
     def shaken():
         with Audit(run / "audit.jsonl") as audit:
-            made = Handshake(
+            handshake = Handshake(
                 settings.kit_terms, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit
             )
-            before = len(grid.sent)
-            made.send_hellos()
-            for ticket, got in made.bus.fetch(made.tickets).items():
-                made.receive(ticket, got)
-            assert made.turned_away == {}
-        return made.nodes, len(grid.sent) - before
+            messages_before = len(grid.sent)
+            handshake.send_hellos()
+            for ticket, got in handshake.bus.fetch(handshake.tickets).items():
+                handshake.receive(ticket, got)
+            assert handshake.turned_away == {}
+        return handshake.nodes, len(grid.sent) - messages_before
 
-    everybody = {i: 2**64 - 1 - i for i in range(3)}
-    assert shaken() == (everybody, 3)
-    assert shaken() == (everybody, 0)
-    grid.gone = {everybody[0]}
-    assert shaken() == ({1: everybody[1], 2: everybody[2]}, 0)
+    nodes = {i: 2**64 - 1 - i for i in range(3)}
+    assert shaken() == (nodes, 3)
+    assert shaken() == (nodes, 0)
+    grid.gone = {nodes[0]}
+    assert shaken() == ({1: nodes[1], 2: nodes[2]}, 0)
     (run / "nodes.json").write_text('{"nodes": {"0": "x"}}')
     with pytest.raises(StorageError, match="silos are asked again"):
         shaken()

@@ -13,33 +13,33 @@ from pomona_federation.server.server_app import coordinate
 from pomona_federation.silo.silo_report import LOCAL_SCORES, report
 from pomona_federation.silo.task_policy import LastTasks, PinnedAgreement
 from test_hostile_server import Server, noise
-from test_preflight import found, kit
+from test_preflight import checks, kit
 
 pytestmark = pytest.mark.long
 
-WRONG = [[], "x", -1, 1e999, 10**400, [[]], {"a": 1}]
+INVALID_VALUES = [[], "x", -1, 1e999, 10**400, [[]], {"a": 1}]
 
 
 @pytest.fixture
 def server(world):
     """A server whose silo has answered a round."""
-    made = Server(world.federation("fedavg", run={"rounds": 3}, places=7))
-    made.ask(*made.task(1))
-    return made
+    hostile_server = Server(world.federation("fedavg", run={"rounds": 3}, places=7))
+    hostile_server.ask(*hostile_server.task(1))
+    return hostile_server
 
 
 @pytest.mark.parametrize("name", ["asked", "seen", "agreement"])
 def test_a_memory_with_one_field_of_another_kind_is_named(name, server):
     path = server.kit() / "state" / f"{name}.json"
-    whole = json.loads(path.read_text())
-    for field in whole:
-        for value in WRONG:
+    record = json.loads(path.read_text())
+    for field in record:
+        for value in INVALID_VALUES:
             if (name, field, value) in (("seen", "rounds", {"a": 1}), ("asked", "left", [])):
                 continue  # a silo called a, last seen in round 1; no earlier run
-            path.write_text(json.dumps({**whole, field: value}))
+            path.write_text(json.dumps({**record, field: value}))
             with pytest.raises(StorageError, match=rf"{name}\.json cannot be read"):
                 server.ask(*server.task(2))
-    path.write_text(json.dumps(whole))
+    path.write_text(json.dumps(record))
     assert server.ask(*server.task(2))[1]
 
 
@@ -47,15 +47,15 @@ def test_a_memory_with_one_field_of_another_kind_is_named(name, server):
     "text", [b"", b"[]", b"[" * 100_000, b'{"question": "x", "answer": {}}', b"\xff"]
 )
 def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
-    asked = server.task(2, trains=False, settled=1)
-    first = server.ask(*asked)
+    request = server.task(2, trains=False, settled=1)
+    first = server.ask(*request)
     path = server.kit() / "state" / "checkpoints" / "evaluation.json"
-    whole = path.read_bytes()
+    content = path.read_bytes()
     path.write_bytes(text)
     with pytest.raises(StorageError, match=r"evaluation\.json cannot be read"):
-        server.ask(*asked)
-    path.write_bytes(whole)
-    assert server.ask(*asked) == first
+        server.ask(*request)
+    path.write_bytes(content)
+    assert server.ask(*request) == first
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"run": 7}', '{"run": "../x"}', "[" * 100_000])
@@ -79,7 +79,7 @@ def test_a_silos_check_names_a_damaged_agreement(tmp_path):
     folder, _ = kit(tmp_path)
     (folder / "state").mkdir()
     (folder / "state" / "agreement.json").write_text('{"agreement": 7}')
-    line = found(folder)[0]["agreement"]
+    line = checks(folder)[0]["agreement"]
     assert (line.result, line.code) == ("failed", StorageError.code)
 
 

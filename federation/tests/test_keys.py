@@ -37,7 +37,7 @@ from pomona_federation.silo.server_requests import signed
 NOW = datetime.now(UTC).replace(microsecond=0)
 SECOND = timedelta(seconds=1)
 AUTHORITY = certificates.authority("hospitals", NOW)
-OTHER = certificates.authority("hospitals", NOW)
+OTHER_AUTHORITY = certificates.authority("hospitals", NOW)
 SILO = keys.silo()
 
 
@@ -45,7 +45,7 @@ def certificate(pair):
     return x509.load_pem_x509_certificate(pair.public)
 
 
-def verified(issuer, made, host, when):
+def verified(issuer, certified_key, host, moment):
     """The chain from a server's certificate to an authority, by the library's path validation."""
     try:
         subject = x509.IPAddress(ip_address(host))
@@ -54,34 +54,34 @@ def verified(issuer, made, host, when):
     policy = (
         PolicyBuilder()
         .store(Store([certificate(issuer)]))
-        .time(when)
+        .time(moment)
         .build_server_verifier(subject)
     )
-    return policy.verify(certificate(made), [])
+    return policy.verify(certificate(certified_key), [])
 
 
 @pytest.mark.parametrize("host", ["fl.example.org", "192.0.2.7", "2001:db8::1", "localhost"])
 def test_a_servers_certificate_leads_to_its_authority_for_its_host_alone(host):
-    made = certificates.server(AUTHORITY, [host], NOW)
-    chain = verified(AUTHORITY, made, host, NOW)
-    assert chain == [certificate(made), certificate(AUTHORITY)]
+    server = certificates.server(AUTHORITY, [host], NOW)
+    chain = verified(AUTHORITY, server, host, NOW)
+    assert chain == [certificate(server), certificate(AUTHORITY)]
     for authority, name in (
-        (OTHER, host),
+        (OTHER_AUTHORITY, host),
         (AUTHORITY, "other.example.org"),
         (AUTHORITY, "192.0.2.8"),
     ):
         with pytest.raises(VerificationError):
-            verified(authority, made, name, NOW)
+            verified(authority, server, name, NOW)
 
 
 def test_certificates_hold_for_as_long_as_said():
-    made = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
+    server = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
     last = NOW + timedelta(days=825)
-    verified(AUTHORITY, made, "fl.example.org", last)
-    verified(AUTHORITY, made, "fl.example.org", NOW - timedelta(minutes=59))
+    verified(AUTHORITY, server, "fl.example.org", last)
+    verified(AUTHORITY, server, "fl.example.org", NOW - timedelta(minutes=59))
     for moment in (last + timedelta(seconds=1), NOW - timedelta(minutes=61)):
         with pytest.raises(VerificationError):
-            verified(AUTHORITY, made, "fl.example.org", moment)
+            verified(AUTHORITY, server, "fl.example.org", moment)
     assert (
         timedelta(days=3650)
         < certificate(AUTHORITY).not_valid_after_utc - NOW
@@ -91,37 +91,37 @@ def test_certificates_hold_for_as_long_as_said():
 
 def test_a_renewed_certificate_is_the_same_but_for_its_time():
     names = ["fl.example.org", "192.0.2.7", "2001:db8::1"]
-    made = certificates.server(AUTHORITY, names, NOW)
+    server = certificates.server(AUTHORITY, names, NOW)
     later = NOW + timedelta(days=800)
-    renewed = certificates.renewed(AUTHORITY, made.public, later)
-    old, new = certificate(made), x509.load_pem_x509_certificate(renewed)
+    renewed = certificates.renewed(AUTHORITY, server.public, later)
+    old, new = certificate(server), x509.load_pem_x509_certificate(renewed)
     for name in names:
         chain = verified(
-            AUTHORITY, keys.Pair(made.private, renewed), name, later + timedelta(days=825)
+            AUTHORITY, keys.Pair(server.private, renewed), name, later + timedelta(days=825)
         )
         assert chain == [new, certificate(AUTHORITY)]
         with pytest.raises(VerificationError):
-            verified(AUTHORITY, made, name, later + timedelta(days=825))
+            verified(AUTHORITY, server, name, later + timedelta(days=825))
     assert new.public_key() == old.public_key()
     assert new.subject == old.subject
     assert new.serial_number != old.serial_number
     assert {e.oid: e.value for e in new.extensions} == {e.oid: e.value for e in old.extensions}
-    for stranger in (OTHER, certificates.authority("clinics", NOW)):
+    for stranger in (OTHER_AUTHORITY, certificates.authority("clinics", NOW)):
         with pytest.raises(ValueError, match="was not signed by this authority"):
-            certificates.renewed(stranger, made.public, later)
+            certificates.renewed(stranger, server.public, later)
 
 
 def test_a_certificate_ends_with_its_authority_at_the_latest():
-    end = certificate(AUTHORITY).not_valid_after_utc
-    made = certificates.server(AUTHORITY, ["localhost"], end - timedelta(days=10))
-    assert certificate(made).not_valid_after_utc == end
+    expiry = certificate(AUTHORITY).not_valid_after_utc
+    server = certificates.server(AUTHORITY, ["localhost"], expiry - timedelta(days=10))
+    assert certificate(server).not_valid_after_utc == expiry
     assert certificates.validity(
-        certificates.renewed(AUTHORITY, made.public, end - timedelta(days=826))
-    ) == end - timedelta(days=1)
+        certificates.renewed(AUTHORITY, server.public, expiry - timedelta(days=826))
+    ) == expiry - timedelta(days=1)
 
 
 @pytest.mark.parametrize(
-    ("days", "said"),
+    ("days", "message"),
     [
         (30, ""),
         (29.5, "ends in 29 days, on 2026-03-02"),
@@ -129,10 +129,10 @@ def test_a_certificate_ends_with_its_authority_at_the_latest():
         (-0.5, "ended on 2026-01-31"),
     ],
 )
-def test_people_are_told_in_the_last_month(days, said):
-    now = datetime(2026, 2, 1, tzinfo=UTC)
-    assert certificates.warning(now + timedelta(days=days), now).startswith(said)
-    assert bool(certificates.warning(now + timedelta(days=days), now)) == bool(said)
+def test_people_are_told_in_the_last_month(days, message):
+    today = datetime(2026, 2, 1, tzinfo=UTC)
+    assert certificates.warning(today + timedelta(days=days), today).startswith(message)
+    assert bool(certificates.warning(today + timedelta(days=days), today)) == bool(message)
 
 
 def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatch):
@@ -143,10 +143,10 @@ def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatc
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    def full(*_):
+    def no_space(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keys.os, "fsync", full)
+    monkeypatch.setattr(keys.os, "fsync", no_space)
     with pytest.raises(StorageError, match="No space left"):
         keys.replace(path, b"newer")
     assert [p.name for p in tmp_path.iterdir()] == ["server.crt"]
@@ -154,12 +154,12 @@ def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatc
 
 
 def test_a_server_cannot_issue_certificates():
-    made = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
-    forged = certificates.server(made, ["fl.example.org"], NOW)
+    server = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
+    forged = certificates.server(server, ["fl.example.org"], NOW)
     policy = PolicyBuilder().store(Store([certificate(AUTHORITY)])).time(NOW)
     with pytest.raises(VerificationError):
         policy.build_server_verifier(x509.DNSName("fl.example.org")).verify(
-            certificate(forged), [certificate(made)]
+            certificate(forged), [certificate(server)]
         )
 
 
@@ -178,8 +178,8 @@ def handshake(tmp_path, trusted):
     """A TLS connection on loopback, with the files as written: the text that the client reads, or
     its error.
     """
-    made = certificates.server(AUTHORITY, ["localhost", "127.0.0.1"])
-    for name, content in (("crt", made.public), ("key", made.private), ("ca", trusted.public)):
+    pair = certificates.server(AUTHORITY, ["localhost", "127.0.0.1"])
+    for name, content in (("crt", pair.public), ("key", pair.private), ("ca", trusted.public)):
         (tmp_path / name).write_bytes(content)
     inside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     inside.load_cert_chain(tmp_path / "crt", tmp_path / "key")
@@ -214,7 +214,7 @@ def test_tls_connects_with_the_made_files(tmp_path):
 
 def test_tls_refuses_another_authority(tmp_path):
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(tmp_path, OTHER)
+        handshake(tmp_path, OTHER_AUTHORITY)
 
 
 def test_a_silos_keys_are_a_pair_on_p384_in_opensshs_format():
@@ -228,11 +228,11 @@ def test_a_silos_keys_are_a_pair_on_p384_in_opensshs_format():
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
 def test_openssh_reads_our_keys_and_we_read_its(tmp_path):
     keys.write(tmp_path / "ours", SILO.private)
-    said = subprocess.run(
+    output = subprocess.run(
         ["ssh-keygen", "-y", "-f", tmp_path / "ours"], capture_output=True, check=True
     ).stdout
-    assert said.split() == SILO.public.split()
-    make = [
+    assert output.split() == SILO.public.split()
+    command = [
         "ssh-keygen",
         "-q",
         "-t",
@@ -246,7 +246,7 @@ def test_openssh_reads_our_keys_and_we_read_its(tmp_path):
         "-f",
         tmp_path / "theirs",
     ]
-    subprocess.run(make, check=True)
+    subprocess.run(command, check=True)
     line = keys.public(tmp_path / "theirs.pub")
     assert line.split() == (tmp_path / "theirs.pub").read_bytes().split()[:2]  # without the comment
     with pytest.raises(ConfigError, match=r"private key, which stays"):
@@ -262,9 +262,9 @@ def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
     point = load_ssh_public_key(SILO.public).public_bytes(
         Encoding.X962, PublicFormat.CompressedPoint
     )
-    parts = (b"ecdsa-sha2-nistp384", b"nistp384", point)
-    short = b64encode(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
-    for content in (b"ssh-rsa nonsense", b"ecdsa-sha2-nistp384 " + short):
+    fields = (b"ecdsa-sha2-nistp384", b"nistp384", point)
+    encoded = b64encode(b"".join(len(field).to_bytes(4, "big") + field for field in fields))
+    for content in (b"ssh-rsa nonsense", b"ecdsa-sha2-nistp384 " + encoded):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"silo\.pub.*OpenSSH"):
             keys.public(path)
@@ -275,7 +275,7 @@ def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
         keys.public(tmp_path / "absent")
 
 
-OTHERS = {
+OTHER_KEYS = {
     "P-256": (ec.generate_private_key(ec.SECP256R1()), PrivateFormat.OpenSSH),
     "Ed25519": (ed25519.Ed25519PrivateKey.generate(), PrivateFormat.OpenSSH),
     "PEM": (load_ssh_private_key(SILO.private, None), PrivateFormat.PKCS8),
@@ -285,8 +285,8 @@ LOCKED = pytest.param(
 )
 
 
-@pytest.mark.parametrize("what", [*OTHERS, LOCKED, "absent"])
-def test_a_private_key_of_another_kind_is_refused_by_all_who_use_it(what, tmp_path):
+@pytest.mark.parametrize("case", [*OTHER_KEYS, LOCKED, "absent"])
+def test_a_private_key_of_another_kind_is_refused_by_all_who_use_it(case, tmp_path):
     path = tmp_path / "silo.key"
     (tmp_path / "ca.crt").write_bytes(AUTHORITY.public)
     uses = (
@@ -299,10 +299,10 @@ def test_a_private_key_of_another_kind_is_refused_by_all_who_use_it(what, tmp_pa
     )
     keys.write(path, SILO.private)
     assert keys.line(keys.private_key(path).public_key()) == SILO.public
-    if what in OTHERS:
-        key, form = OTHERS[what]
-        path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
-    elif what == "passphrase":
+    if case in OTHER_KEYS:
+        key, key_format = OTHER_KEYS[case]
+        path.write_bytes(key.private_bytes(Encoding.PEM, key_format, NoEncryption()))
+    elif case == "passphrase":
         subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", path], check=True)
     else:
         path.unlink()
@@ -318,10 +318,10 @@ def certify(name="north", federation="hospitals", authority=AUTHORITY):
     return keys.certify(authority, federation, name, SILO.public)
 
 
-def holds(
-    shown, name="north", public=SILO.public, federation="hospitals", authority=AUTHORITY, now=NOW
+def valid(
+    line, name="north", public=SILO.public, federation="hospitals", authority=AUTHORITY, day=NOW
 ):
-    return keys.certified(authority.public, federation, name, public, shown, now)
+    return keys.certified(authority.public, federation, name, public, line, day)
 
 
 NAMES = st.text(max_size=12)
@@ -329,54 +329,54 @@ NAMES = st.text(max_size=12)
 
 @settings(max_examples=30)
 @given(NAMES, NAMES)
-def test_a_silos_certificate_holds_for_that_name_alone(name, other):
-    assert holds(certify(name), name)
-    assert holds(certify(name), other) == (other == name)
+def test_a_silos_certificate_holds_for_that_name_alone(name, other_name):
+    assert valid(certify(name), name)
+    assert valid(certify(name), other_name) == (other_name == name)
 
 
 def test_it_holds_for_that_key_federation_and_authority_alone():
-    shown = certify()
-    assert holds(shown, public=SILO.public.strip() + b" a comment\n")
-    assert not holds(shown, public=keys.silo().public)
-    assert not holds(shown, public=b"no key")
-    assert not holds(shown, federation="clinics")
-    assert not holds(shown, authority=OTHER)
-    assert not holds(SILO.public), "a key is not a certificate"
+    line = certify()
+    assert valid(line, public=SILO.public.strip() + b" a comment\n")
+    assert not valid(line, public=keys.silo().public)
+    assert not valid(line, public=b"no key")
+    assert not valid(line, federation="clinics")
+    assert not valid(line, authority=OTHER_AUTHORITY)
+    assert not valid(SILO.public), "a key is not a certificate"
 
 
 def test_it_holds_as_long_as_the_authority():
-    shown, issuer = certify(), certificate(AUTHORITY)
+    line, issuer = certify(), certificate(AUTHORITY)
     first, last = issuer.not_valid_before_utc, issuer.not_valid_after_utc
     moments = (first - SECOND, first, last - SECOND, last)
-    assert [holds(shown, now=moment) for moment in moments] == [False, True, True, False]
+    assert [valid(line, day=moment) for moment in moments] == [False, True, True, False]
 
 
-BY_OTHERS = {
-    "of a host": lambda made: made.type(SSHCertificateType.HOST).valid_principals([b"north"]),
-    "of two silos": lambda made: made.type(SSHCertificateType.USER).valid_principals(
+FOREIGN = {
+    "of a host": lambda cert: cert.type(SSHCertificateType.HOST).valid_principals([b"north"]),
+    "of two silos": lambda cert: cert.type(SSHCertificateType.USER).valid_principals(
         [b"north", b"south"]
     ),
-    "of everybody": lambda made: made.type(SSHCertificateType.USER).valid_for_all_principals(),
+    "of everybody": lambda cert: cert.type(SSHCertificateType.USER).valid_for_all_principals(),
 }
 
 
-@pytest.mark.parametrize("about", BY_OTHERS)
-def test_another_kind_of_certificate_of_the_same_authority_does_not_hold(about):
-    made = (
+@pytest.mark.parametrize("case", FOREIGN)
+def test_another_kind_of_certificate_of_the_same_authority_does_not_hold(case):
+    cert = (
         SSHCertificateBuilder()
         .public_key(load_ssh_public_key(SILO.public))
         .valid_after(0)
         .valid_before(2**33)
     )
-    made = made.add_critical_option(keys.FEDERATION, b"hospitals")
-    assert not holds(BY_OTHERS[about](made).sign(keys.signer(AUTHORITY.private)).public_bytes())
-    right = made.type(SSHCertificateType.USER).valid_principals([b"north"])
-    assert holds(right.sign(keys.signer(AUTHORITY.private)).public_bytes())
-    for more in (
+    cert = cert.add_critical_option(keys.FEDERATION, b"hospitals")
+    assert not valid(FOREIGN[case](cert).sign(keys.signer(AUTHORITY.private)).public_bytes())
+    right = cert.type(SSHCertificateType.USER).valid_principals([b"north"])
+    assert valid(right.sign(keys.signer(AUTHORITY.private)).public_bytes())
+    for extra in (
         right.add_extension(b"permit-pty", b""),
         right.add_critical_option(b"force-command", b"true"),
     ):
-        assert not holds(more.sign(keys.signer(AUTHORITY.private)).public_bytes())
+        assert not valid(extra.sign(keys.signer(AUTHORITY.private)).public_bytes())
 
 
 @pytest.mark.long
@@ -387,19 +387,19 @@ def test_a_certificate_with_any_bit_turned_does_not_hold():
     for bit in range(8 * len(raw)):
         turned = bytearray(raw)
         turned[bit // 8] ^= 1 << bit % 8
-        assert not holds(kind + b" " + b64encode(bytes(turned))), bit
+        assert not valid(kind + b" " + b64encode(bytes(turned))), bit
     for bit in range(8 * len(line.strip())):
         turned = bytearray(line)
         turned[bit // 8] ^= 1 << bit % 8
-        assert not holds(bytes(turned)), bit
-    assert not holds(line.strip()[:-1])
-    assert not holds(b"")
+        assert not valid(bytes(turned)), bit
+    assert not valid(line.strip()[:-1])
+    assert not valid(b"")
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
 def test_openssh_shows_a_certificate(tmp_path):
     (tmp_path / "north.cert").write_bytes(certify())
-    told = subprocess.run(
+    output = subprocess.run(
         ["ssh-keygen", "-L", "-f", tmp_path / "north.cert"],
         capture_output=True,
         check=True,
@@ -411,14 +411,14 @@ def test_openssh_shows_a_certificate(tmp_path):
         f"from {issuer.not_valid_before_utc:%Y-%m-%dT%H:%M:%S} to "
         f"{issuer.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}"
     )
-    for word in (
+    for entry in (
         "user certificate",
         'Key ID: "north"',
         "Principals: \n                north",
         span,
         "federation@pomona",
     ):
-        assert word in told
+        assert entry in output
 
 
 # Files
@@ -457,10 +457,10 @@ def test_a_key_is_never_overwritten(tmp_path):
 
 
 def test_half_a_key_is_none(tmp_path, monkeypatch):
-    def full(_):
+    def no_space(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keys.os, "fsync", full)
+    monkeypatch.setattr(keys.os, "fsync", no_space)
     with pytest.raises(StorageError, match="No space left"):
         keys.write(tmp_path / "key", b"secret")
     assert not (tmp_path / "key").exists()

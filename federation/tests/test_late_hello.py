@@ -26,26 +26,26 @@ def asking(tmp_path, monkeypatch):
     """``at(second, answers)`` greets the node at that time, with the answers that come then, by
     ticket; ``sent`` are the messages.
     """
-    now, sent = SimpleNamespace(at=0.0, answers={}), []
+    clock, sent_messages = SimpleNamespace(at=0.0, answers={}), []
 
     def send(messages):
-        sent.extend(messages)
-        return [f"hello {len(sent)}" for _ in messages]
+        sent_messages.extend(messages)
+        return [f"hello {len(sent_messages)}" for _ in messages]
 
     def fetch(tickets):
-        return {ticket: now.answers[ticket] for ticket in tickets if ticket in now.answers}
+        return {ticket: clock.answers[ticket] for ticket in tickets if ticket in clock.answers}
 
-    def at(second, **answers):
-        now.at, now.answers = second, {f"hello {k[1:]}": got for k, got in answers.items()}
+    def greet_at(second, **answers):
+        clock.at, clock.answers = second, {f"hello {k[1:]}": got for k, got in answers.items()}
         hellos.greet()
         return hellos
 
-    monkeypatch.setattr(handshake, "monotonic", lambda: now.at)
+    monkeypatch.setattr(handshake, "monotonic", lambda: clock.at)
     bus = SimpleNamespace(online=lambda: frozenset({NODE}), send=send, fetch=fetch)
-    agreed = SimpleNamespace(agreement="ab" * 32, federation=SimpleNamespace(silo=()))
+    terms = SimpleNamespace(agreement="ab" * 32, federation=SimpleNamespace(silo=()))
     registry = SimpleNamespace(path=tmp_path / "roster.json", entries=[])
-    hellos = Hellos(agreed, "ab", registry, bus, audit=None)
-    return SimpleNamespace(at=at, sent=sent)
+    hellos = Hellos(terms, "ab", registry, bus, audit=None)
+    return SimpleNamespace(at=greet_at, sent=sent_messages)
 
 
 @pytest.mark.parametrize("second", [TIMEOUT - 1, TIMEOUT + 1, LIFETIME - 1])

@@ -48,7 +48,7 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
 
 
 @pytest.mark.parametrize(
-    ("asked", "passes"),
+    ("request", "passes"),
     [
         (scope("/v1/fleet/pull-messages"), True),
         (scope("/health"), True),
@@ -107,29 +107,29 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
         ({"type": "lifespan"}, True),
     ],
 )
-def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
-    assert gate.is_allowed({**asked, "state": {gate.OWN_ACCOUNT: True}}) is passes
-    assert gate.is_allowed(asked) is (passes and asked.get("path") != "/v1/control/start-run")
+def test_the_gate_lets_strangers_to_the_fleet_only(request, passes):
+    assert gate.is_allowed({**request, "state": {gate.OWN_ACCOUNT: True}}) is passes
+    assert gate.is_allowed(request) is (passes and request.get("path") != "/v1/control/start-run")
 
 
 def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch):
     """By the kernel's word on who owns the other end; a socket that was let go of counts as
     nobody's.
     """
-    own = os.getuid()
+    uid = os.getuid()
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.create_server((host, 0), family=family) as server:
             client = socket.create_connection(server.getsockname()[:2])
             with server.accept()[0] as accepted:
-                ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
-                assert gate.from_own_account(*ends)
-                assert not gate.from_own_account(("203.0.113.9", ends[0][1]), ends[1])
-                with monkeypatch.context() as other:
-                    other.setattr(gate, "ROOT", -1)
-                    other.setattr(gate.os, "getuid", lambda: own + 1)
-                    assert not gate.from_own_account(*ends)
+                addresses = accepted.getpeername()[:2], accepted.getsockname()[:2]
+                assert gate.from_own_account(*addresses)
+                assert not gate.from_own_account(("203.0.113.9", addresses[0][1]), addresses[1])
+                with monkeypatch.context() as patch:
+                    patch.setattr(gate, "ROOT", -1)
+                    patch.setattr(gate.os, "getuid", lambda: uid + 1)
+                    assert not gate.from_own_account(*addresses)
                 client.close()
-                assert not gate.from_own_account(*ends)
+                assert not gate.from_own_account(*addresses)
 
 
 def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
@@ -138,49 +138,49 @@ def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
         socket.create_connection(("127.0.0.1", server.getsockname()[1])),
         server.accept()[0] as accepted,
     ):
-        ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
-        assert ends[0][0] == "::ffff:127.0.0.1"
-        assert gate.from_own_account(*ends)
+        addresses = accepted.getpeername()[:2], accepted.getsockname()[:2]
+        assert addresses[0][0] == "::ffff:127.0.0.1"
+        assert gate.from_own_account(*addresses)
 
 
 def test_what_may_not_pass_is_answered_plainly():
     async def never(*_):
         raise AssertionError("reached the application")
 
-    sent = []
+    messages = []
 
     async def send(message):
-        sent.append(message)
+        messages.append(message)
 
     asyncio.run(gate.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send))
-    assert [m.get("status") for m in sent] == [403, None]
-    assert sent[1]["body"] == b"forbidden\n"
-    sent.clear()
+    assert [m.get("status") for m in messages] == [403, None]
+    assert messages[1]["body"] == b"forbidden\n"
+    messages.clear()
     asyncio.run(
         gate.Gate(never, anonymous, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send)
     )
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    assert messages == [{"type": "websocket.close", "code": 1008}]
 
     async def reached(*_):
-        sent.append("reached")
+        messages.append("reached")
 
     async def receive():
         return {"type": "http.request", "body": b""}
 
     asyncio.run(gate.Gate(reached, anonymous, lambda: 0)(scope("/v1/fleet/x"), receive, send))
-    assert sent[-1] == "reached"
+    assert messages[-1] == "reached"
 
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory):
     """Kits of a federation on a free port."""
     pytest.importorskip("flwr")
-    home = tmp_path_factory.mktemp("kits")
+    folder = tmp_path_factory.mktemp("kits")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    (home / "federation.toml").write_text(tomli_w.dumps(TREE | {"server": f"127.0.0.1:{port}"}))
-    provision(home / "federation.toml", home / "kits")
-    return home / "kits"
+    (folder / "federation.toml").write_text(tomli_w.dumps(TREE | {"server": f"127.0.0.1:{port}"}))
+    provision(folder / "federation.toml", folder / "kits")
+    return folder / "kits"
 
 
 def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, monkeypatch):
@@ -193,17 +193,17 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
     )
     code = kit / "app" / "pomona_app" / "client_app.py"
     code.write_text(code.read_text() + "# changed\n")
-    found = flower_internals.bundle_sha256(kit / "app")
+    sha256 = flower_internals.bundle_sha256(kit / "app")
     with pytest.raises(ConfigError) as refused:
         launcher.require_ready(kit, planned)
-    for word in (
+    for phrase in (
         f"{kit / 'app'} ",
-        found[:12],
+        sha256[:12],
         f"{kit / 'app.sha256'} ",
         flower_internals.pinned(kit)[:12],
         "provision again",
     ):
-        assert word in str(refused.value)
+        assert phrase in str(refused.value)
     monkeypatch.setattr(launcher, "_served", None)
     monkeypatch.setenv("FLWR_HOME", "before")
     for name in QUIET:
@@ -264,13 +264,13 @@ def test_the_server_reaches_itself(tmp_path):
 
 
 def test_keys_are_brought_to_what_the_book_says():
-    known = [
+    nodes = [
         superlink_client.Node(1, "north", "online", b"N"),
         superlink_client.Node(2, "gone", "offline", b"G"),
     ]
-    assert superlink_client.changes({"north": b"N", "south": b"S"}, known) == (
+    assert superlink_client.changes({"north": b"N", "south": b"S"}, nodes) == (
         {"south": b"S"},
-        [known[1]],
+        [nodes[1]],
     )
     assert superlink_client.changes({}, []) == ({}, [])
     with pytest.raises(ConfigError, match=r"silo\.pub"):
@@ -296,7 +296,7 @@ def test_supervisors_status_add_and_renew_load_no_pytorch(module):
     assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
 
 
-WRONG = """
+IMPORTS_OF = """
 import sys
 from pomona.cli import main
 try:
@@ -307,7 +307,7 @@ except SystemExit as end:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["deploy", "provision", "absent.toml"],
         ["deploy", "rehearse", "absent.toml"],
@@ -319,16 +319,16 @@ except SystemExit as end:
     ],
     ids=" ".join,
 )
-def test_a_wrong_file_is_answered_before_pytorch_is_imported(words, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", WRONG, *words],
+def test_a_wrong_file_is_answered_before_pytorch_is_imported(arguments, tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORTS_OF, *arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == "2 []\n"
-    assert "absent" in done.stderr
+    assert process.stdout == "2 []\n"
+    assert "absent" in process.stderr
 
 
 def test_the_kit_is_in_the_environment_of_its_app_and_in_no_setting_of_a_run(tmp_path):

@@ -42,18 +42,18 @@ def test_what_a_child_and_its_child_print_is_stamped_without_colours(tmp_path):
         "[uvicorn] INFO: two', flush=True)\nprint('Traceback (most recent call last):\\n  File 1', "
         f"flush=True)\nsubprocess.run([sys.executable, '-c', {grandchild!r}])\nos.abort()"
     )
-    made = Supervisor(
+    supervisor = Supervisor(
         [sys.executable, "-c", program], dict(os.environ), tmp_path / "logs" / "node.log"
     )
-    process = made.start()
+    process = supervisor.start()
     process.wait()
-    made.settle()
-    found = lines(tmp_path / "logs" / "node.log")
-    assert all(STAMP.fullmatch(line) for line in found)
-    said = [(line.level, line.text) for line in (parsed("node", text) for text in found)]
-    assert said[:3] == [("INFO", "ready"), ("ERROR", "it broke"), ("ERROR", "[uvicorn] INFO: two")]
-    assert ("ERROR", "  File 1") in said
-    assert any(text == "[of the grandchild]" for _, text in said)
+    supervisor.settle()
+    texts = lines(tmp_path / "logs" / "node.log")
+    assert all(STAMP.fullmatch(line) for line in texts)
+    rows = [(line.level, line.text) for line in (parsed("node", text) for text in texts)]
+    assert rows[:3] == [("INFO", "ready"), ("ERROR", "it broke"), ("ERROR", "[uvicorn] INFO: two")]
+    assert ("ERROR", "  File 1") in rows
+    assert any(text == "[of the grandchild]" for _, text in rows)
     assert (tmp_path / "logs" / "node.log").stat().st_mode & 0o077 == 0
 
 
@@ -62,14 +62,14 @@ def test_no_log_follows_a_link(tmp_path):
     log.write("first")
     log.path.rename(target)
     log.path.symlink_to(target)
-    before = target.read_bytes()
+    content_before = target.read_bytes()
     log.write("second")
-    assert target.read_bytes() == before
+    assert target.read_bytes() == content_before
 
 
 def test_a_process_writes_its_own_records_with_the_round_and_what_ended_it(tmp_path):
     logger, path = logging.getLogger("pomona"), tmp_path / "logs" / "server.log"
-    before = logger.level, list(logger.handlers)
+    state_before = logger.level, list(logger.handlers)
 
     def works():
         logger.info("begun")
@@ -82,16 +82,16 @@ def test_a_process_writes_its_own_records_with_the_round_and_what_ended_it(tmp_p
     with pytest.raises(ZeroDivisionError), logging_to(path):
         works()
     logger.error("after the end")
-    assert (logger.level, logger.handlers) == before
-    found = [parsed("server", line) for line in lines(path)]
-    assert [(f.level, f.round, f.text) for f in found[:3]] == [
+    assert (logger.level, logger.handlers) == state_before
+    records = [parsed("server", line) for line in lines(path)]
+    assert [(f.level, f.round, f.text) for f in records[:3]] == [
         ("INFO", None, "begun"),
         ("WARNING", 3, "two"),
         ("WARNING", 3, "lines red"),
     ]
-    assert (found[-1].level, found[-1].text) == ("ERROR", "ZeroDivisionError")
-    assert not any("another" in f.text for f in found)
-    assert any("Traceback" in f.text for f in found)
+    assert (records[-1].level, records[-1].text) == ("ERROR", "ZeroDivisionError")
+    assert not any("another" in f.text for f in records)
+    assert any("Traceback" in f.text for f in records)
     assert all(LINE.fullmatch(line) for line in lines(path))
 
 
@@ -108,10 +108,10 @@ def test_a_long_log_is_set_aside_once(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_ends_nothing(tmp_path, monkeypatch):
-    def full(*_):
+    def no_space(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(process_logs.os, "write", full)
+    monkeypatch.setattr(process_logs.os, "write", no_space)
     LogFile(tmp_path / "a.log").write("lost")
     assert lines(tmp_path / "a.log") == []
 
@@ -193,9 +193,9 @@ def test_both_sides_of_a_federation_write_their_logs_and_no_path_of_a_silo_reach
         line.level == "WARNING" and line.text.startswith("silo-1 was not used") for line in server
     )
     assert not any("patients" in line.text for line in server)
-    own = [
+    silo_lines = [
         parsed("app", text)
         for text in lines(federation.kits / "silo-1" / "state" / "logs" / "app.log")
     ]
-    assert any(line.round == 2 and "patients.csv" in line.text for line in own)
-    assert any(line.round == 3 and line.text.startswith("answered with") for line in own)
+    assert any(line.round == 2 and "patients.csv" in line.text for line in silo_lines)
+    assert any(line.round == 3 and line.text.startswith("answered with") for line in silo_lines)

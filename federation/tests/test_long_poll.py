@@ -24,7 +24,7 @@ from pomona_federation.server.long_poll import (
     notify,
 )
 
-LOOK = "/v1/runtime/pull-messages"
+PULL_REPLIES = "/v1/runtime/pull-messages"
 NODES = "/v1/runtime/get-nodes"
 FOREVER = 1e6
 
@@ -45,16 +45,16 @@ class Link:
 
     async def ask(self, path, body=b""):
         """Status and body of one request."""
-        sent = []
+        messages = []
 
         async def receive():
             return {"type": "http.request", "body": body}
 
         async def send(message):
-            sent.append(message)
+            messages.append(message)
 
         await self.hold({"type": "http", "path": path}, receive, send)
-        return sent[0]["status"], sent[1]["body"]
+        return messages[0]["status"], messages[1]["body"]
 
 
 async def settled(task):
@@ -75,21 +75,21 @@ def hasty(monkeypatch):
 def test_a_request_is_held_until_the_servers_next_one_after_it_has_sent():
     async def play():
         link = Link()
-        held = asyncio.create_task(link.ask(PULL))
-        for other in (LOOK, NODES, "/v1/fleet/send-node-heartbeat"):
-            await link.ask(other)
-        assert not await settled(held), "nothing was sent"
+        request = asyncio.create_task(link.ask(PULL))
+        for request_path in (PULL_REPLIES, NODES, "/v1/fleet/send-node-heartbeat"):
+            await link.ask(request_path)
+        assert not await settled(request), "nothing was sent"
         await link.ask(PUSH)
         await link.ask("/v1/runtime/push-object")
-        assert not await settled(held), "a part of it may be missing"
-        await link.ask(LOOK)
-        assert await settled(held)
-        assert held.result() == (200, b"")
+        assert not await settled(request), "a part of it may be missing"
+        await link.ask(PULL_REPLIES)
+        assert await settled(request)
+        assert request.result() == (200, b"")
         assert [path for path, _ in link.asked].count(PULL) == 1, (
             "it takes no message; the silo asks again"
         )
         later = asyncio.create_task(link.ask(PULL))
-        await link.ask(LOOK)
+        await link.ask(PULL_REPLIES)
         assert not await settled(later), "it rings once for what was sent"
         later.cancel()
 
@@ -98,8 +98,8 @@ def test_a_request_is_held_until_the_servers_next_one_after_it_has_sent():
 
 def test_a_message_that_is_there_is_not_held_nor_a_fault():
     async def play():
-        whole = PullMessagesResponse(messages_list=[Message()]).SerializeToString()
-        assert await Link({PULL: whole}).ask(PULL) == (200, whole)
+        response = PullMessagesResponse(messages_list=[Message()]).SerializeToString()
+        assert await Link({PULL: response}).ask(PULL) == (200, response)
         assert await Link(status=401).ask(PULL) == (401, b"")
 
     asyncio.run(play())
@@ -109,10 +109,10 @@ def test_a_hold_ends_by_itself_and_with_the_server():
     async def play():
         assert await Link(seconds=0.01).ask(PULL) == (200, b"")
         link = Link()
-        held = asyncio.create_task(link.ask(PULL))
-        assert not await settled(held)
+        request = asyncio.create_task(link.ask(PULL))
+        assert not await settled(request)
         link.waker.close()
-        assert await settled(held)
+        assert await settled(request)
         assert await asyncio.wait_for(link.ask(PULL), 60) == (200, b"")
 
     asyncio.run(play())
@@ -162,16 +162,16 @@ def test_a_member_whom_superlink_does_not_know_yet_is_to_try_again():
 
 def test_tickets_go_through_the_pipe(tmp_path):
     notify(tmp_path, "ab")  # nobody listens
-    heard = Arrivals(tmp_path)
-    assert heard.wait(0.0) == frozenset()
+    arrivals = Arrivals(tmp_path)
+    assert arrivals.wait(0.0) == frozenset()
     for ticket in ("ab", "cd", "", "x" * 101, "a\nb", "ab"):
         notify(tmp_path, ticket)
-    assert heard.wait(FOREVER) == {"ab", "cd"}
-    assert heard.wait(0.0) == frozenset()
+    assert arrivals.wait(FOREVER) == {"ab", "cd"}
+    assert arrivals.wait(0.0) == frozenset()
     assert (tmp_path / PIPE).stat().st_mode & 0o777 == 0o600
-    again = Arrivals(tmp_path)  # a server that was started again
+    restarted = Arrivals(tmp_path)  # a server that was started again
     notify(tmp_path, "ef")
-    assert again.wait(FOREVER) == {"ef"}
+    assert restarted.wait(FOREVER) == {"ef"}
 
 
 def test_what_is_no_pipe_is_neither_read_nor_written(tmp_path):

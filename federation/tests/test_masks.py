@@ -29,20 +29,20 @@ def secrets(n):
     return {3 * i + 1: rng.bytes(32).hex() for i in range(n)}
 
 
-def shown(known):
-    return {place: public(secret) for place, secret in known.items()}
+def keyring(private):
+    return {silo: public(secret) for silo, secret in private.items()}
 
 
-def parts(known, values, context=CONTEXT):
+def masked_vectors(private, values, context=CONTEXT):
     """Every silo's masked vector, by place."""
-    keys = shown(known)
-    return {i: masked(values[i], secret, i, keys, context) for i, secret in known.items()}
+    keys = keyring(private)
+    return {i: masked(values[i], secret, i, keys, context) for i, secret in private.items()}
 
 
-def drawn(known, dtype, seed=0):
+def random_vectors(private, dtype, seed=0):
     rng = np.random.default_rng(seed)
     top = np.iinfo(dtype).max
-    return {i: rng.integers(0, top, LENGTH, dtype, endpoint=True) for i in known}
+    return {i: rng.integers(0, top, LENGTH, dtype, endpoint=True) for i in private}
 
 
 def summed(vectors):
@@ -52,40 +52,40 @@ def summed(vectors):
 @pytest.mark.parametrize("n", [2, 3, 4, 12, 50])
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_masks_cancel_exactly_in_the_sum_over_all(n, dtype):
-    known = secrets(n)
-    values = drawn(known, dtype)
-    made = parts(known, values)
-    assert np.array_equal(summed(made.values()), summed(values.values()))
-    assert all((made[i] != values[i]).mean() > 0.99 for i in known)
+    private = secrets(n)
+    values = random_vectors(private, dtype)
+    vectors = masked_vectors(private, values)
+    assert np.array_equal(summed(vectors.values()), summed(values.values()))
+    assert all((vectors[i] != values[i]).mean() > 0.99 for i in private)
 
 
 @given(st.sets(st.integers(0, 9), min_size=2), st.integers(0, 2**32 - 1))
-def test_they_cancel_for_every_roster_of_any_places(places, seed):
+def test_they_cancel_for_every_roster_of_any_places(silos, seed):
     rng = np.random.default_rng(seed)
-    known = {i: rng.bytes(32).hex() for i in places}
-    values = drawn(known, np.uint32, seed)
-    assert np.array_equal(summed(parts(known, values).values()), summed(values.values()))
+    private = {i: rng.bytes(32).hex() for i in silos}
+    values = random_vectors(private, np.uint32, seed)
+    assert np.array_equal(summed(masked_vectors(private, values).values()), summed(values.values()))
 
 
 def test_no_smaller_sum_tells_anything():
     """Every proper subset of four silos is still covered by masks with the others."""
-    known = secrets(4)
-    zeros = dict.fromkeys(known, np.zeros(LENGTH, np.uint32))
-    made = parts(known, zeros)
-    places = list(known)
+    private = secrets(4)
+    zeros = dict.fromkeys(private, np.zeros(LENGTH, np.uint32))
+    vectors = masked_vectors(private, zeros)
+    silos = list(private)
     for chosen in range(1, 2**4 - 1):
-        some = [made[i] for k, i in enumerate(places) if chosen >> k & 1]
-        assert (summed(some) != 0).mean() > 0.99
+        subset = [vectors[i] for k, i in enumerate(silos) if chosen >> k & 1]
+        assert (summed(subset) != 0).mean() > 0.99
 
 
 def test_a_masked_vector_is_uniform_whatever_it_covers():
     """Chi-square of each byte's frequencies, 255 degrees of freedom: mean 255, deviation 22.6."""
-    known = secrets(3)
-    place, length = next(iter(known)), 200_000
+    private = secrets(3)
+    silo, length = next(iter(private)), 200_000
     for covered in (np.zeros(length, np.uint32), np.full(length, 7, np.uint32)):
-        seen = masked(covered, known[place], place, shown(known), CONTEXT).view(np.uint8)
+        raw = masked(covered, private[silo], silo, keyring(private), CONTEXT).view(np.uint8)
         for byte in range(4):
-            counts = np.bincount(seen[byte::4], minlength=256)
+            counts = np.bincount(raw[byte::4], minlength=256)
             expected = length / 256
             statistic = ((counts - expected) ** 2 / expected).sum()
             assert 255 - 5 * 22.6 < statistic < 255 + 5 * 22.6
@@ -93,20 +93,20 @@ def test_a_masked_vector_is_uniform_whatever_it_covers():
 
 def test_masks_of_another_context_or_roster_have_nothing_in_common():
     """A round, an attempt or a roster more has fresh masks, so that no two of them subtract."""
-    known = secrets(4)
+    private = secrets(4)
     zeros = np.zeros(LENGTH, np.uint32)
-    first, *_, last = known
-    keys = shown(known)
-    one = masked(zeros, known[first], first, keys, CONTEXT)
-    assert np.array_equal(one, masked(zeros, known[first], first, keys, CONTEXT))
+    first, *_, last = private
+    keys = keyring(private)
+    vector = masked(zeros, private[first], first, keys, CONTEXT)
+    assert np.array_equal(vector, masked(zeros, private[first], first, keys, CONTEXT))
     fewer = {i: key for i, key in keys.items() if i != last}
     renewed = {**keys, last: public("cd" * 32)}
-    for other in (
-        masked(zeros, known[first], first, keys, "ba" * 32),
-        masked(zeros, known[first], first, fewer, CONTEXT),
-        masked(zeros, known[first], first, renewed, CONTEXT),
+    for other_vector in (
+        masked(zeros, private[first], first, keys, "ba" * 32),
+        masked(zeros, private[first], first, fewer, CONTEXT),
+        masked(zeros, private[first], first, renewed, CONTEXT),
     ):
-        assert (one != other).mean() > 0.99
+        assert (vector != other_vector).mean() > 0.99
 
 
 def test_a_secret_is_drawn_anew_and_fits_its_public_key():
@@ -156,14 +156,14 @@ def test_one_key_of_two_silos_is_refused_by_both_names():
 @pytest.mark.parametrize("n", [3, 5, 7])
 def test_peers_that_repeat_the_keys_of_others_do_not_cancel_their_masks(n):
     """With equal masks on both sides of the middle silo its vector would be in the clear."""
-    known = secrets(n)
-    places = list(known)
+    private = secrets(n)
+    silos = list(private)
     middle = n // 2
-    keys = shown(known)
+    keys = keyring(private)
     for k in range(middle):
-        keys[places[k]] = keys[places[n - 1 - k]]
+        keys[silos[k]] = keys[silos[n - 1 - k]]
     zeros = np.zeros(LENGTH, np.uint32)
-    assert (masked(zeros, known[places[middle]], places[middle], keys, CONTEXT) != 0).mean() > 0.99
+    assert (masked(zeros, private[silos[middle]], silos[middle], keys, CONTEXT) != 0).mean() > 0.99
 
 
 # Coalitions.
@@ -180,11 +180,11 @@ def test_a_server_with_some_silos_reads_the_sum_of_all_others_alone(n, count):
 def test_masks_are_sums_over_pairs(n):
     """So that the search may derive the mask of a pair once."""
     private = secrets(n)
-    keys, zeros = shown(private), np.zeros(LENGTH, np.uint32)
-    for place, secret in private.items():
-        pairs = [{place: keys[place], peer: keys[peer]} for peer in set(keys) - {place}]
-        total = sum((masked(zeros, secret, place, pair, CONTEXT) for pair in pairs), start=zeros)
-        np.testing.assert_array_equal(masked(zeros, secret, place, keys, CONTEXT), total)
+    keys, zeros = keyring(private), np.zeros(LENGTH, np.uint32)
+    for silo, secret in private.items():
+        pairs = [{silo: keys[silo], peer: keys[peer]} for peer in set(keys) - {silo}]
+        total = sum((masked(zeros, secret, silo, pair, CONTEXT) for pair in pairs), start=zeros)
+        np.testing.assert_array_equal(masked(zeros, secret, silo, keys, CONTEXT), total)
 
 
 def test_the_search_for_coalitions_finds_the_copied_key_where_places_are_not_bound():
@@ -205,7 +205,7 @@ def test_a_symbolic_attacker_reads_no_change_but_where_a_part_of_the_protocol_is
         stdin=subprocess.DEVNULL,
     )
     _, *searches = run.stdout.split("search [1] in ")
-    attacked = {one.split()[0]: "Solution 1" in one for one in searches}
+    attacked = {search.split()[0]: "Solution 1" in search for search in searches}
     assert attacked == {"SAFE": False, "WITHOUT-PLACES": True, "WITHOUT-MODEL": True}
 
 
@@ -239,12 +239,12 @@ def chacha20(key, blocks):
     quarters = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
     quarters += [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
     for counter in range(blocks):
-        start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
-        start += [0, 0, 0]
-        x = [*start]
+        initial = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
+        initial += [0, 0, 0]
+        x = [*initial]
         for _ in range(10):
             for a, b, c, d in quarters:
-                for into, add, turned, by in (
+                for into, add, turned, rotation in (
                     (a, b, d, 16),
                     (c, d, b, 12),
                     (a, b, d, 8),
@@ -252,29 +252,29 @@ def chacha20(key, blocks):
                 ):
                     x[into] = (x[into] + x[add]) & mask
                     mixed = x[turned] ^ x[into]
-                    x[turned] = (mixed << by | mixed >> (32 - by)) & mask
+                    x[turned] = (mixed << rotation | mixed >> (32 - rotation)) & mask
         stream += struct.pack(
-            "<16I", *((one + two) & mask for one, two in zip(x, start, strict=True))
+            "<16I", *((word_a + word_b) & mask for word_a, word_b in zip(x, initial, strict=True))
         )
     return stream
 
 
 def test_masks_are_the_key_stream_that_the_document_states():
     """X25519, HKDF-SHA256 and ChaCha20 in plain Python, from the RFCs."""
-    known = secrets(2)
-    (first, one), (second, other) = known.items()
-    keys = {i: x25519(bytes.fromhex(s), b"\x09" + bytes(31)) for i, s in known.items()}
-    assert {i: key.hex() for i, key in keys.items()} == shown(known)
-    shared = x25519(bytes.fromhex(one), keys[second])
-    assert shared == x25519(bytes.fromhex(other), keys[first])
-    ends = b"".join(struct.pack(">I", place) + keys[place] for place in sorted(keys))
-    info = b"pomona secure aggregation mask 2\0" + ends
-    drawn_from = hmac.digest(bytes.fromhex(CONTEXT), shared, sha256)
-    key = hmac.digest(drawn_from, info + b"\1", sha256)
+    private = secrets(2)
+    (first, a), (second, b) = private.items()
+    keys = {i: x25519(bytes.fromhex(s), b"\x09" + bytes(31)) for i, s in private.items()}
+    assert {i: key.hex() for i, key in keys.items()} == keyring(private)
+    shared = x25519(bytes.fromhex(a), keys[second])
+    assert shared == x25519(bytes.fromhex(b), keys[first])
+    key_pair = b"".join(struct.pack(">I", silo) + keys[silo] for silo in sorted(keys))
+    info = b"pomona secure aggregation mask 2\0" + key_pair
+    pseudorandom = hmac.digest(bytes.fromhex(CONTEXT), shared, sha256)
+    key = hmac.digest(pseudorandom, info + b"\1", sha256)
     stream = np.frombuffer(chacha20(key, 3), np.uint32)
     zeros = np.zeros(48, np.uint32)
-    assert np.array_equal(masked(zeros, one, first, shown(known), CONTEXT), stream)
-    assert np.array_equal(masked(zeros, other, second, shown(known), CONTEXT), zeros - stream)
+    assert np.array_equal(masked(zeros, a, first, keyring(private), CONTEXT), stream)
+    assert np.array_equal(masked(zeros, b, second, keyring(private), CONTEXT), zeros - stream)
 
 
 @pytest.mark.parametrize("n", [4, 12, 50])
@@ -284,17 +284,17 @@ def test_the_sum_is_declearns(n):
     terms, rng = SecureAggregation(max_norm=10.0), np.random.default_rng(n)
     changes = rng.standard_normal((n, LENGTH), np.float32) / 10
     weights = rng.dirichlet(np.ones(n))
-    known = dict(enumerate(rng.bytes(32).hex() for _ in range(n)))
-    words = {i: encoded(changes[i], weights[i], terms) for i in known}
-    ours = decoded(summed(parts(known, words).values()), terms)
+    private = dict(enumerate(rng.bytes(32).hex() for _ in range(n)))
+    vectors = {i: encoded(changes[i], weights[i], terms) for i in private}
+    ours = decoded(summed(masked_vectors(private, vectors).values()), terms)
     seeds = rng.integers(2**60, size=(n, n))
     total = np.zeros(LENGTH, object)
     for i in range(n):
         later = [int(s) for s in seeds[i, i + 1 :]]
         earlier = [int(s) for s in seeds[:i, i]]
         encrypter = theirs.MaskingEncrypter(later, earlier, bitsize=64, clipval=10.0)
-        values, form = encrypter.encrypt_numpy_array(changes[i].astype(np.float64) * weights[i])
+        values, spec = encrypter.encrypt_numpy_array(changes[i].astype(np.float64) * weights[i])
         total = total + np.array(values, object)
     decrypter = theirs.MaskingDecrypter(n, bitsize=64, clipval=10.0)
-    found = decrypter.decrypt_numpy_array([int(v) % 2**64 for v in total], form)
-    assert np.abs(ours - found).max() <= error(terms, n) + 1e-14
+    their_sum = decrypter.decrypt_numpy_array([int(v) % 2**64 for v in total], spec)
+    assert np.abs(ours - their_sum).max() <= error(terms, n) + 1e-14

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pomona
-from federation_in_process import Federation, deployed, loaded, same
+from federation_in_process import Federation, deployed, equal, loaded
 from masks import archive, settings
 from pomona.config import resolve
 from pomona.core.errors import DataError
@@ -48,7 +48,7 @@ def test_a_federation_learns_masks_as_its_simulation_does(patch, over, tmp_path)
     expected = loaded(
         {n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)}
     )
-    assert same(deployed(federation), expected)
+    assert equal(deployed(federation), expected)
     ours, simulated = load(federation.server / "run"), load(out)
     assert ours.metric.name == simulated.metric.name == "dice"
     for one, other in zip(ours.evaluations, simulated.evaluations, strict=True):

@@ -12,10 +12,10 @@ from damage import places
 from pomona.core.errors import ProtocolError
 from pomona_federation.messages import message_bodies
 
-HASH, OTHER = "a" * 64, "b" * 64
+HASH, OTHER_HASH = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
-FORM = {"many": True, "dtype": "F32", "width": 3}
-ENTRY = {"form": FORM, "index": [0], "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
+ROW_FORM = {"many": True, "dtype": "F32", "width": 3}
+ENTRY = {"form": ROW_FORM, "index": [0], "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
 NEWCOMER = {
     "place": 3,
     "silo": "late",
@@ -48,7 +48,7 @@ ANSWER = {
     "run": "ab12",
     "number": 1,
     "silo": "silo-0",
-    "task": OTHER,
+    "task": OTHER_HASH,
     "samples": 5,
     "uplink": HASH,
     "rows": {"core": "00ff"},
@@ -62,7 +62,7 @@ ANSWER = {
 HELLO = {"agreement": HASH, "run": "ab12", "nonce": "cd34"}
 HELLO_REPLY = {**HELLO, "silo": "silo-0", "samples": 5, "fault": ""}
 REFUSED = {"silo": "silo-0", "fault": "no"}
-WHOLE = {
+COMPLETE = {
     message_bodies.Task: TASK,
     message_bodies.Answer: ANSWER,
     message_bodies.Hello: HELLO,
@@ -93,7 +93,7 @@ HOSTILE = [
     2**53,
 ]
 HOSTILE += [[[]], {"a": {}}, 1e308]
-POSITIONS = [(kind, path) for kind, body in WHOLE.items() for path in places(body)]
+POSITIONS = [(kind, path) for kind, body in COMPLETE.items() for path in places(body)]
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_no_field_takes_what_has_no_bound(kind, path):
     """Each of the values in each field: refused in one line; free text comes out as one harmless
     line.
     """
-    assert message_bodies.read(kind, json.dumps(WHOLE[kind]))
+    assert message_bodies.read(kind, json.dumps(COMPLETE[kind]))
     for value in HOSTILE:
         if path[-1] == "loss" and isinstance(value, int) and abs(value) < 1e100:
             continue  # a number like any other
-        text = json.dumps(put(WHOLE[kind], path, value))
+        text = json.dumps(put(COMPLETE[kind], path, value))
         if path in LINES and isinstance(value, str):
             line = getattr(message_bodies.read(kind, text), path[0])
             assert len(line) <= 500
@@ -126,9 +126,9 @@ def test_no_field_takes_what_has_no_bound(kind, path):
     ids=["task", "answer"],
 )
 def test_keys_are_names(kind, path, key):
-    (value,) = WHOLE[kind][path[0]].values()
+    (value,) = COMPLETE[kind][path[0]].values()
     with pytest.raises(ProtocolError, match="cannot be read"):
-        message_bodies.read(kind, json.dumps(put(WHOLE[kind], path, {key: value})))
+        message_bodies.read(kind, json.dumps(put(COMPLETE[kind], path, {key: value})))
 
 
 BODIES = {
@@ -147,7 +147,7 @@ BODIES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("kind", COMPLETE)
 def test_bodies_without_end_are_one_line(kind, body):
     with pytest.raises(ProtocolError) as fault:
         message_bodies.read(kind, BODIES[body]())
@@ -166,7 +166,7 @@ def test_what_is_read_can_be_written_again(position, value):
     """Any value anywhere: a ProtocolError, or a record that says the same when it is read again."""
     kind, path = position
     try:
-        record = message_bodies.read(kind, json.dumps(put(WHOLE[kind], path, value)))
+        record = message_bodies.read(kind, json.dumps(put(COMPLETE[kind], path, value)))
     except ProtocolError:
         return
     assert message_bodies.read(kind, record.model_dump_json()) == record

@@ -39,8 +39,8 @@ def record(data):
 
 
 def letter(tail=b"", **keys):
-    told = {"kind": "a", "body": "", "signature": "", "enclosed": [], "versions": None} | keys
-    text = Letter.model_construct(**told).model_dump_json().encode()
+    fields = {"kind": "a", "body": "", "signature": "", "enclosed": [], "versions": None} | keys
+    text = Letter.model_construct(**fields).model_dump_json().encode()
     return len(text).to_bytes(8, "little") + text + tail
 
 

@@ -42,7 +42,7 @@ def samples_in(text):
     return samples
 
 
-def of(samples, name, **labels):
+def get(samples, name, **labels):
     """The value of the single sample with these labels."""
     (value,) = [
         v for (n, pairs), v in samples.items() if n == name and frozenset(labels.items()) <= pairs
@@ -50,12 +50,12 @@ def of(samples, name, **labels):
     return value
 
 
-def asked(report, path="/metrics", base="http://127.0.0.1:9464", **headers):
-    return monitored.asked(metrics_app(report), path, base, **headers)
+def reply(report, path="/metrics", base="http://127.0.0.1:9464", **headers):
+    return monitored.app_response(metrics_app(report), path, base, **headers)
 
 
 def test_a_servers_metrics_are_those_of_its_files(ran):
-    answer = asked(of_server(ran / "server"))
+    answer = reply(of_server(ran / "server"))
     assert (answer.status_code, answer.headers["content-type"]) == (200, CONTENT_TYPE_LATEST)
     samples = samples_in(answer.text)
     events = [
@@ -63,29 +63,29 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
         for line in (ran / "server" / "run" / "events.jsonl").read_text().splitlines()
     ]
     audit = list(complete_lines(ran / "server" / "run" / "audit.jsonl"))
-    assert of(samples, "pomona_server_round") == of(samples, "pomona_server_rounds") == 3
-    assert of(samples, "pomona_server_state", state="finished") == 1
-    assert of(samples, "pomona_server_up") == 0
-    assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admission") == 1
-    assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admitted") == 2
+    assert get(samples, "pomona_server_round") == get(samples, "pomona_server_rounds") == 3
+    assert get(samples, "pomona_server_state", state="finished") == 1
+    assert get(samples, "pomona_server_up") == 0
+    assert get(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admission") == 1
+    assert get(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admitted") == 2
     (committed,) = [e["time"] for e in audit if e["event"] == "round"][-1:]
-    when = datetime.fromisoformat(committed).timestamp()
-    assert of(samples, "pomona_server_last_round_timestamp_seconds") == pytest.approx(
-        when, abs=1e-3
+    commit_time = datetime.fromisoformat(committed).timestamp()
+    assert get(samples, "pomona_server_last_round_timestamp_seconds") == pytest.approx(
+        commit_time, abs=1e-3
     )
-    heard = [e["time"] for e in audit if e["event"] == "received" and e["silo"] == "silo-0"][-1]
-    assert of(
+    received = [e["time"] for e in audit if e["event"] == "received" and e["silo"] == "silo-0"][-1]
+    assert get(
         samples, "pomona_server_silo_last_seen_timestamp_seconds", silo="silo-0"
-    ) == pytest.approx(datetime.fromisoformat(heard).timestamp(), abs=1e-3)
+    ) == pytest.approx(datetime.fromisoformat(received).timestamp(), abs=1e-3)
     last = [e for e in events if e["event"] == "evaluation" and e["split"] == "test"][-1]
     mean = sum(last["value"]) / len(last["value"])
-    assert of(samples, "pomona_server_metric", split="test", metric="accuracy") == pytest.approx(
+    assert get(samples, "pomona_server_metric", split="test", metric="accuracy") == pytest.approx(
         mean
     )
-    until = certificates.expires(ran / "server" / "certs" / "server.crt")
-    assert until
-    day = of(samples, "pomona_server_certificate_expiry_timestamp_seconds")
-    assert 0 <= until.timestamp() - day < 86400
+    expiry = certificates.expires(ran / "server" / "certs" / "server.crt")
+    assert expiry
+    day = get(samples, "pomona_server_certificate_expiry_timestamp_seconds")
+    assert 0 <= expiry.timestamp() - day < 86400
 
 
 def test_for_whom_a_run_waits_and_what_was_restarted(ran, tmp_path):
@@ -93,32 +93,34 @@ def test_for_whom_a_run_waits_and_what_was_restarted(ran, tmp_path):
     with Audit(server / "run" / "audit.jsonl") as audit:
         audit.write("lost", process="SuperLink", round=2, failures=1)
     with running(server, {"silo-1": "is not connected"}):
-        samples = samples_in(asked(of_server(server)).text)
+        samples = samples_in(reply(of_server(server)).text)
     assert (
-        of(samples, "pomona_server_up") == of(samples, "pomona_server_state", state="running") == 1
+        get(samples, "pomona_server_up")
+        == get(samples, "pomona_server_state", state="running")
+        == 1
     )
-    assert of(samples, "pomona_server_waiting_silos") == 1
-    assert of(samples, "pomona_server_restarts_total", process="SuperLink") == 1
-    assert of(samples, "pomona_server_restarts_total", process="ServerApp") == 0
+    assert get(samples, "pomona_server_waiting_silos") == 1
+    assert get(samples, "pomona_server_restarts_total", process="SuperLink") == 1
+    assert get(samples, "pomona_server_restarts_total", process="ServerApp") == 0
 
 
 def test_files_that_grow_are_read_on_and_those_rewritten_anew(ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
     path = server / "run" / "audit.jsonl"
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
     (_, second, third) = [
         k for k, line in enumerate(lines) if b'"admitted", "silo": "silo-0"' in line
     ]
     report = of_server(server)
 
     def admitted():
-        samples = samples_in(asked(report).text)
-        return of(samples, "pomona_server_uplinks_total", silo="silo-0", outcome="admitted")
+        samples = samples_in(reply(report).text)
+        return get(samples, "pomona_server_uplinks_total", silo="silo-0", outcome="admitted")
 
     path.write_bytes(b"".join(lines[:third]) + lines[third][:-20])  # a line that is being written
     assert admitted() == 2
-    path.write_bytes(whole)
+    path.write_bytes(content)
     assert admitted() == 3
     path.write_bytes(b"".join(lines[:second]))  # a restored file that is shorter
     assert admitted() == 1
@@ -141,7 +143,7 @@ DAMAGED = (
 def test_a_damaged_file_is_left_out_or_said_in_one_line(name, content, ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
     (server / "run" / name).write_bytes(content)
-    answer = asked(of_server(server))
+    answer = reply(of_server(server))
     if name.endswith("jsonl"):
         assert answer.status_code == 200
     elif answer.status_code != 200:  # unknown keys alone are no damage
@@ -152,17 +154,17 @@ def test_a_damaged_file_is_left_out_or_said_in_one_line(name, content, ran, tmp_
 def test_health_is_200_only_where_all_is_well(ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
     report = of_server(server)
-    assert (asked(report, "/health").status_code, asked(report, "/health").json()["healthy"]) == (
+    assert (reply(report, "/health").status_code, reply(report, "/health").json()["healthy"]) == (
         200,
         True,
     )
     with running(server, {}):
-        assert asked(report, "/health").status_code == 200
-    killed = asked(report, "/health")
+        assert reply(report, "/health").status_code == 200
+    killed = reply(report, "/health")
     assert (killed.status_code, killed.json()["states"]) == (503, {"kit": "killed"})
     (server / "run" / "live.json").write_text("{")
     for path in ("/health", "/metrics"):
-        answer = asked(report, path)
+        answer = reply(report, path)
         assert answer.status_code == 503
         assert "live.json cannot be read" in answer.text
 
@@ -171,16 +173,18 @@ def test_a_silos_metrics(tmp_path):
     folder, _ = kit(tmp_path)
     with locked(folder / "state"):
         write_json(folder / "state" / "node" / NODE, NodeStatus(state="connected"))
-        samples = samples_in(asked(of_silo(folder)).text)
-        assert asked(of_silo(folder), "/health").status_code == 200
-    assert of(samples, "pomona_silo_state", state="connected") == of(samples, "pomona_silo_up") == 1
-    assert asked(of_silo(folder), "/health").status_code == 503  # killed
+        samples = samples_in(reply(of_silo(folder)).text)
+        assert reply(of_silo(folder), "/health").status_code == 200
+    assert (
+        get(samples, "pomona_silo_state", state="connected") == get(samples, "pomona_silo_up") == 1
+    )
+    assert reply(of_silo(folder), "/health").status_code == 503  # killed
 
 
 def test_epsilon_is_the_silos_account(world):
     pytest.importorskip("opacus")
-    named = ["unlimited-epsilon", "sample-counts", "metrics"]
-    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "acknowledge": named}
+    names = ["unlimited-epsilon", "sample-counts", "metrics"]
+    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "acknowledge": names}
     federation = world.federation(
         method="fedavg", run={"privacy": privacy, "rounds": 2}, share_scores=False
     )
@@ -192,10 +196,10 @@ def test_epsilon_is_the_silos_account(world):
     from pomona_federation.agreement import Federation
 
     settings = Federation.load(federation.server / "federation.toml").kit_terms.config.privacy
-    samples = samples_in(asked(of_silo(silo)).text)
-    spent = KeyStore.open(silo / "state" / "private" / "dp", 0, settings).epsilon()
-    assert of(samples, "pomona_silo_epsilon_spent") == pytest.approx(spent)
-    assert of(samples, "pomona_silo_epsilon_accepted") == 1e6
+    samples = samples_in(reply(of_silo(silo)).text)
+    epsilon = KeyStore.open(silo / "state" / "private" / "dp", 0, settings).epsilon()
+    assert get(samples, "pomona_silo_epsilon_spent") == pytest.approx(epsilon)
+    assert get(samples, "pomona_silo_epsilon_accepted") == 1e6
 
 
 def test_uplinks_are_counted_by_study_and_stage(tmp_path):
@@ -208,9 +212,9 @@ def test_uplinks_are_counted_by_study_and_stage(tmp_path):
         for _ in range(3):  # its node is asked again
             audit.write("unused", **stranger.fields)
         audit.write("lost", process=[HOSTILE])
-    known = Followed(tmp_path / "audit.jsonl", AuditedServer).look()
-    own, second = known.studies["kit"], known.studies["second"]
-    assert own.uplinks == {("south", "answer"): 1}
+    server = Followed(tmp_path / "audit.jsonl", AuditedServer).look()
+    kit_study, second = server.studies["kit"], server.studies["second"]
+    assert kit_study.uplinks == {("south", "answer"): 1}
     assert second.uplinks == {("north", "admitted"): 1, ("node 7", "connection"): 1}
 
 
@@ -220,22 +224,22 @@ def test_a_look_writes_nothing_and_takes_no_lock(ran, tmp_path):
     def files():
         return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in server.rglob("*")}
 
-    before = files()
-    assert asked(of_server(server)).status_code == 200
-    assert files() == before
+    files_before = files()
+    assert reply(of_server(server)).status_code == 200
+    assert files() == files_before
 
 
 def test_a_page_elsewhere_cannot_ask_under_a_name_of_its_own(ran):
     report = of_server(ran / "server")
-    assert asked(report, base="http://rebound.example:9464").status_code == 400
-    assert asked(report, base="http://localhost:9999").status_code == 200  # a tunnel
-    assert monitored.asked(metrics_app(report), "/metrics", method="POST").status_code == 405
-    assert asked(report, "/").status_code == 404
+    assert reply(report, base="http://rebound.example:9464").status_code == 400
+    assert reply(report, base="http://localhost:9999").status_code == 200  # a tunnel
+    assert monitored.app_response(metrics_app(report), "/metrics", method="POST").status_code == 405
+    assert reply(report, "/").status_code == 404
 
 
 def test_only_loopback_is_listened_on_and_a_port_that_is_taken_is_one_line(tmp_path, capsys):
-    with listening(0) as taken:
-        host, port = taken.getsockname()
+    with listening(0) as listener:
+        host, port = listener.getsockname()
         assert host == "127.0.0.1"
         with pytest.raises(LockedError, match="another --port"):
             listening(port)
@@ -249,9 +253,9 @@ def test_only_loopback_is_listened_on_and_a_port_that_is_taken_is_one_line(tmp_p
 def expressions():
     """All queries in the examples."""
     rules = yaml.safe_load((EXAMPLES / "alerts.yml").read_text())
-    found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    queries = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     board = json.loads((EXAMPLES / "grafana.json").read_text())
-    return found + [
+    return queries + [
         target["expr"] for panel in board["panels"] for target in panel.get("targets", ())
     ]
 
@@ -264,11 +268,11 @@ def test_the_rules_pass_prometheus_own_check():
     tool = shutil.which("promtool")
     if not tool:
         pytest.skip("needs promtool")
-    for what, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
-        done = subprocess.run(
-            [tool, "check", what, EXAMPLES / name], capture_output=True, text=True, check=False
+    for subject, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
+        process = subprocess.run(
+            [tool, "check", subject, EXAMPLES / name], capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_a_day_is_one_in_utc():

@@ -84,7 +84,7 @@ def hook(context, statuses=(), headers=()):
 @contextmanager
 def post_office(context, offers=(b"STARTTLS", b"AUTH PLAIN")):
     """A mail server: its port, and the commands and lines that it has got, with whether by TLS."""
-    heard = []
+    received = []
 
     class Handler(socketserver.StreamRequestHandler):
         def finish(self):
@@ -95,42 +95,42 @@ def post_office(context, offers=(b"STARTTLS", b"AUTH PLAIN")):
             secure, reading = False, False
             self.wfile.write(b"220 here\r\n")
             while line := self.rfile.readline(10_000):
-                heard.append((line.strip().decode(), secure))
-                word = line.split()[0].upper() if line.split() else b""
+                received.append((line.strip().decode(), secure))
+                verb = line.split()[0].upper() if line.split() else b""
                 if reading:
                     reading = line != b".\r\n"
                     self.wfile.write(b"" if reading else b"250 taken\r\n")
-                elif word == b"EHLO":
-                    shown = [
+                elif verb == b"EHLO":
+                    lines = [
                         b"here",
                         *(offer for offer in offers if offer != b"STARTTLS" or not secure),
                     ]
-                    rows = [b"250-" + offer for offer in shown[:-1]] + [b"250 " + shown[-1]]
+                    rows = [b"250-" + offer for offer in lines[:-1]] + [b"250 " + lines[-1]]
                     self.wfile.write(b"\r\n".join(rows) + b"\r\n")
-                elif word == b"STARTTLS":
+                elif verb == b"STARTTLS":
                     self.wfile.write(b"220 go\r\n")
                     self.request = context.wrap_socket(self.request, server_side=True)
                     self.rfile = self.request.makefile("rb")
                     self.wfile = self.request.makefile("wb", 0)
                     secure = True
-                elif word == b"DATA":
+                elif verb == b"DATA":
                     reading = True
                     self.wfile.write(b"354 go on\r\n")
                 else:
-                    self.wfile.write(b"235 in\r\n" if word == b"AUTH" else b"250 yes\r\n")
-                if word == b"QUIT":
+                    self.wfile.write(b"235 in\r\n" if verb == b"AUTH" else b"250 yes\r\n")
+                if verb == b"QUIT":
                     return
 
     with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)) as server:
-        yield server.server_address[1], heard
+        yield server.server_address[1], received
 
 
-def by_mail(port, **more):
+def by_mail(port, **options):
     return NotifySettings(
         mail_to=("it@north.example",),
         mail_from="pomona@lead.example",
         smtp=f"127.0.0.1:{port}",
-        **more,
+        **options,
     )
 
 
@@ -198,12 +198,12 @@ def test_a_mail_goes_by_tls_with_a_password_and_stands_in_one_line(tls, tmp_path
     folder, context = tls
     (tmp_path / "password").write_text(f"{SECRET}\n")
     (tmp_path / "password").chmod(0o600)
-    more = {"smtp_user": "pomona", "smtp_password_file": "password", "ca_file": folder / "ca.crt"}
-    with post_office(context) as (port, heard):
-        send(NOTICE, "it@north.example", by_mail(port, **more), tmp_path)
-    plain = [line for line, secure in heard if not secure]
+    mail = {"smtp_user": "pomona", "smtp_password_file": "password", "ca_file": folder / "ca.crt"}
+    with post_office(context) as (port, received):
+        send(NOTICE, "it@north.example", by_mail(port, **mail), tmp_path)
+    plain = [line for line, secure in received if not secure]
     assert [line.split()[0].upper() for line in plain] == ["EHLO", "STARTTLS"]
-    lines = [line for line, _ in heard]
+    lines = [line for line, _ in received]
     assert "Subject: Pomona heart: study first has begun" in lines
     assert f"Message-ID: <{'0' * 32}@pomona.invalid>" in lines
     assert "study first has begun" in lines
@@ -215,9 +215,9 @@ def test_a_mail_goes_by_tls_with_a_password_and_stands_in_one_line(tls, tmp_path
 def test_no_text_adds_a_header_or_ends_a_mail(tls, hostile):
     folder, context = tls
     notice = NOTICE.model_validate(NOTICE.model_dump() | {"text": hostile})
-    with post_office(context) as (port, heard):
+    with post_office(context) as (port, received):
         send(notice, "it@north.example", by_mail(port), folder)
-    lines = [line for line, _ in heard]
+    lines = [line for line, _ in received]
     assert not [line for line in lines if line.startswith(("Bcc", "\x1b"))]
     assert [line for line in lines if line.upper() == "DATA"] == ["data"]
     assert lines[-1].upper() == "QUIT"
@@ -226,18 +226,18 @@ def test_no_text_adds_a_header_or_ends_a_mail(tls, hostile):
 
 def test_off_loopback_a_mail_needs_tls_and_its_server_the_right_certificate(tls, monkeypatch):
     folder, context = tls
-    with post_office(context, offers=(b"SIZE 10",)) as (port, heard):
+    with post_office(context, offers=(b"SIZE 10",)) as (port, received):
         with pytest.raises(SendError, match="STARTTLS"):
             send(NOTICE, "it@north.example", by_mail(port, ca_file="ca.crt"), folder)
-        assert not [line for line, _ in heard if "begun" in line]
+        assert not [line for line, _ in received if "begun" in line]
         send(NOTICE, "it@north.example", by_mail(port), folder)  # loopback, without an authority
         monkeypatch.setattr(notifier.Address, "loopback", False)
         with pytest.raises(SendError, match="STARTTLS"):
             send(NOTICE, "it@north.example", by_mail(port), folder)
-    with post_office(context) as (port, heard):
+    with post_office(context) as (port, received):
         with pytest.raises(SendError, match="certificate"):
             send(NOTICE, "it@north.example", by_mail(port), folder)
-        assert not [line for line, _ in heard if "begun" in line]
+        assert not [line for line, _ in received if "begun" in line]
 
 
 def test_a_password_that_others_can_read_is_not_used(tls, tmp_path):
@@ -245,26 +245,26 @@ def test_a_password_that_others_can_read_is_not_used(tls, tmp_path):
     (tmp_path / "password").write_text(SECRET)
     (tmp_path / "password").chmod(0o644)
     settings = {"smtp_user": "pomona", "smtp_password_file": "password"}
-    with post_office(context) as (port, heard):
+    with post_office(context) as (port, received):
         with pytest.raises(SendError, match="chmod 600") as caught:
             send(NOTICE, "it@north.example", by_mail(port, **settings), tmp_path)
-        assert not [line for line, _ in heard if line.startswith("AUTH")]
+        assert not [line for line, _ in received if line.startswith("AUTH")]
     assert SECRET not in str(caught.value)
 
 
 def test_a_mail_server_at_port_465_is_spoken_to_by_tls_alone(tls, monkeypatch):
     folder, _ = tls
-    called = []
+    opened = []
 
     class Session(smtplib.SMTP_SSL):
-        def __init__(self, *to, **more):
-            called.append((to, more["context"].verify_mode, more["context"].check_hostname))
+        def __init__(self, *args, **kwargs):
+            opened.append((args, kwargs["context"].verify_mode, kwargs["context"].check_hostname))
             raise OSError("not tried")
 
     monkeypatch.setattr(smtplib, "SMTP_SSL", Session)
     with pytest.raises(SendError, match="not tried"):
         send(NOTICE, "it@north.example", by_mail(465, ca_file="ca.crt"), folder)
-    assert called == [(("127.0.0.1", 465), ssl.CERT_REQUIRED, True)]
+    assert opened == [(("127.0.0.1", 465), ssl.CERT_REQUIRED, True)]
 
 
 @pytest.mark.parametrize(
@@ -340,15 +340,15 @@ def test_a_silo_is_reported_once_when_it_is_absent_often_enough(tmp_path):
     def rounds(*absent):
         return [line("round", present=[], absent=[*names]) for names in absent]
 
-    start = [line("start", study="a", round=0)]
-    progress, messages = reported(tmp_path, [*start, *rounds("n", "n")])
+    start_lines = [line("start", study="a", round=0)]
+    progress, messages = reported(tmp_path, [*start_lines, *rounds("n", "n")])
     assert [message.silo for message in messages] == [""]
-    again, messages = reported(tmp_path, rounds("ns", "n", "n"), progress)
+    progress_after, messages = reported(tmp_path, rounds("ns", "n", "n"), progress)
     assert [(message.event, message.silo) for message in messages] == [("absent", "n")]
     assert "3 rounds" in messages[0].text
     # counts survive a restart, and begin anew when a silo is back, or with another study
-    again = Progress.model_validate_json(again.model_dump_json())
-    _, messages = reported(tmp_path, rounds("n", "", "n", "n"), again)
+    progress_after = Progress.model_validate_json(progress_after.model_dump_json())
+    _, messages = reported(tmp_path, rounds("n", "", "n", "n"), progress_after)
     assert not messages
     _, messages = reported(tmp_path, [line("start", study="b", round=0), *rounds("n")], progress)
     assert [message.event for message in messages] == ["begun"]
@@ -379,12 +379,12 @@ def test_a_disk_and_a_certificate_are_reported_once(tmp_path, monkeypatch):
     assert counted == [[], ["disk"], [], [], [], [], ["disk"]]
     old = datetime.now(UTC) - timedelta(days=certificates.SERVER_DAYS - 5)
     (tmp_path / "certs" / "server.crt").write_bytes(certificates.server(issuer, ["a"], old).public)
-    seen = []
+    messages_seen = []
     for _ in range(3):
         progress, messages = events.conditions(progress)
-        seen += [message.text for message in messages]
-    assert len(seen) == 1
-    assert "certificate" in seen[0]
+        messages_seen += [message.text for message in messages]
+    assert len(messages_seen) == 1
+    assert "certificate" in messages_seen[0]
 
 
 # Sending, from the audit log on.
@@ -398,10 +398,10 @@ class Desk:
         self.kit, self.sent, self.said, self.now = kit, [], [], 1e9
         self.fails = {}
         mails = [f"{k}@a.example" for k in range(1, channels)]
-        more = (
+        mail_options = (
             {"mail_to": mails, "mail_from": "a@a.example", "smtp": "a.example:25"} if mails else {}
         )
-        self.settings = NotifySettings(webhook="https://a.example/", free_gb=1e-9, **more)
+        self.settings = NotifySettings(webhook="https://a.example/", free_gb=1e-9, **mail_options)
         monkeypatch.setattr(notifier, "send", self._send)
 
     def _send(self, notice, channel, settings, kit):
@@ -415,8 +415,8 @@ class Desk:
 
     def started(self):
         """A process that sends, as after a restart."""
-        about = (self.kit, "heart", self.settings, self.said.append)
-        return Notifier(*about, clock=lambda: self.now)
+        arguments = (self.kit, "heart", self.settings, self.said.append)
+        return Notifier(*arguments, clock=lambda: self.now)
 
 
 @pytest.fixture
@@ -426,15 +426,15 @@ def desk(tmp_path, monkeypatch):
 
 def test_nothing_is_sent_of_what_was_before_nor_twice_after_a_restart(desk):
     desk.log("proposed", study="before")
-    one = desk.started()
-    one.check()
+    notifier_a = desk.started()
+    notifier_a.check()
     assert not desk.sent
     desk.log("proposed", study="a")
-    one.check()
-    one.check()
+    notifier_a.check()
+    notifier_a.check()
     desk.log("proposed", study="b")  # while nothing runs
-    two = desk.started()
-    two.check()
+    notifier_b = desk.started()
+    notifier_b.check()
     desk.started().check()
     assert desk.sent == [("proposed", "a", "webhook"), ("proposed", "b", "webhook")]
 
@@ -511,12 +511,12 @@ def test_a_damaged_memory_or_log_repeats_nothing_and_stops_nothing(desk, content
 
 
 def test_a_full_disk_is_reported_although_nothing_can_be_kept(desk, monkeypatch):
-    def full(*_):
+    def no_space(*_):
         raise OSError(28, "No space left on device")
 
     desk.settings = desk.settings.model_copy(update={"free_gb": 1e6})
     running = desk.started()
-    monkeypatch.setattr(notifier, "write_json", full)
+    monkeypatch.setattr(notifier, "write_json", no_space)
     running.check()
     running.check()
     assert [event for event, *_ in desk.sent] == ["disk"]
@@ -530,14 +530,14 @@ def test_the_thread_ends_in_time_whatever_a_receiver_does_and_sends_the_last_not
         desk.log("ended", study="a", state="finished", code=0, round=3)
     assert desk.sent == [("finished", "a", "webhook")]
     with ExitStack() as stack:
-        go = threading.Event()
-        stack.callback(go.set)
-        monkeypatch.setattr(notifier, "send", lambda *_: go.wait(10))
+        released = threading.Event()
+        stack.callback(released.set)
+        monkeypatch.setattr(notifier, "send", lambda *_: released.wait(10))
         monkeypatch.setattr(notifier, "LEAVE", 0.05)
-        before = datetime.now(UTC)
+        time_before = datetime.now(UTC)
         with desk.started():
             desk.log("proposed", study="b")
-        assert (datetime.now(UTC) - before).total_seconds() < 5
+        assert (datetime.now(UTC) - time_before).total_seconds() < 5
     monkeypatch.setattr(desk, "_send", None)
     with desk.started() as running:  # a fault of this program, too
         running.events = None

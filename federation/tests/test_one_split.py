@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from federation_in_process import loaded, same
+from federation_in_process import equal, loaded
 from own_rows import CASES, SIZES, OwnRows
 from pomona.cli import main
 from pomona.core.bounds import SPLITS
@@ -25,7 +25,7 @@ from pomona_federation.silo import silo_in_study
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.survey.raw_data import read_raw
-from real_federation import ended, started
+from real_federation import finished, launched
 
 GROUPED = CASES["csv, four classes, groups"]
 LATE = "aachen"  # the first by name, the last by place
@@ -45,9 +45,9 @@ def test_a_silo_splits_its_rows_as_the_simulation_splits_them(name, seed, tmp_pa
     scenario = federation.scenario()
     assert scenario.names == list(SIZES)
     for i, silo in enumerate(federation.names):
-        own = Silo(federation.kits / silo).local
+        local_data = Silo(federation.kits / silo).local
         for split in SPLITS:
-            pairs = zip(rows_of(own, 0, split), rows_of(scenario, i, split), strict=True)
+            pairs = zip(rows_of(local_data, 0, split), rows_of(scenario, i, split), strict=True)
             for ours, theirs in pairs:
                 np.testing.assert_array_equal(ours, theirs, err_msg=f"{silo}, {split}")
                 assert len(ours)
@@ -59,7 +59,7 @@ def test_silos_that_split_their_own_rows_have_the_models_of_the_simulation(name,
     federation = OwnRows(tmp_path, CASES[name], seed=5)
     models = federation.run()
     assert len(models) == 3
-    assert same(models, federation.simulated())
+    assert equal(models, federation.simulated())
 
 
 def admitted(federation, name):
@@ -73,16 +73,16 @@ def admitted(federation, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("before", [(), ("zwolle",)])
-def test_a_late_member_splits_as_its_admission_says(before, tmp_path, monkeypatch):
+@pytest.mark.parametrize("earlier", [(), ("zwolle",)])
+def test_a_late_member_splits_as_its_admission_says(earlier, tmp_path, monkeypatch):
     """It comes with round 2, after any that were admitted before. How many training rows it has,
     which it tells first, follows from its place.
     """
-    sizes = {**SIZES, **dict.fromkeys(before, 30), LATE: 47}
-    place = len(sizes) - 1
+    sizes = {**SIZES, **dict.fromkeys(earlier, 30), LATE: 47}
+    member = len(sizes) - 1
     case = replace(GROUPED, run={"rounds": 3})
-    federation = OwnRows(tmp_path, case, sizes, late=(*before, LATE))
-    for name in before:
+    federation = OwnRows(tmp_path, case, sizes, late=(*earlier, LATE))
+    for name in earlier:
         admitted(federation, name)
     round_ = ServerStatusFile.on_round_end
 
@@ -94,9 +94,9 @@ def test_a_late_member_splits_as_its_admission_says(before, tmp_path, monkeypatc
     monkeypatch.setattr(ServerStatusFile, "on_round_end", rounds)
     models = federation.run()
     assert silos_of(federation.server) == tuple(sizes) == tuple(models)
-    assert same(models, federation.simulated(federation.server, Membership(joins={place: 2})))
+    assert equal(models, federation.simulated(federation.server, Membership(joins={member: 2})))
     late = Silo(federation.kits / LATE)
-    assert late.member == place
+    assert late.member == member
     counts = {
         len(own_scenario(late.file, late.terms, i).partition.clients[0].train) for i in range(5)
     }
@@ -106,20 +106,20 @@ def test_a_late_member_splits_as_its_admission_says(before, tmp_path, monkeypatc
 def test_a_founder_has_its_place_by_name_and_a_later_member_the_one_that_is_named_first(tmp_path):
     federation = Federation.from_tree({"name": "try", "server": "127.0.0.1:9", "silo": FOUNDERS})
 
-    def place(name):
+    def member_id(name):
         return silo_in_study.member_id(tmp_path, federation, name)
 
     (tmp_path / "state").mkdir()
-    assert [place(silo["name"]) for silo in FOUNDERS] == [0, 1]
+    assert [member_id(silo["name"]) for silo in FOUNDERS] == [0, 1]
     assert silo_in_study.known_id(tmp_path, federation, LATE) is None
-    assert place(LATE) == 2
+    assert member_id(LATE) == 2
     assert "until the server" in silo_in_study.described_id(tmp_path, federation, LATE)
     silo_in_study.note_id(tmp_path, federation, LATE, 4)
     silo_in_study.note_id(tmp_path, federation, LATE, 4)
-    assert place(LATE) == 4
-    for name, other in ((LATE, 3), ("west", 1)):
-        with pytest.raises(ProtocolError, match=f"place {other} for this silo, {name}"):
-            silo_in_study.note_id(tmp_path, federation, name, other)
+    assert member_id(LATE) == 4
+    for name, other_place in ((LATE, 3), ("west", 1)):
+        with pytest.raises(ProtocolError, match=f"place {other_place} for this silo, {name}"):
+            silo_in_study.note_id(tmp_path, federation, name, other_place)
     assert "federation.toml" in silo_in_study.described_id(tmp_path, federation, "west")
     assert "admitted" in silo_in_study.described_id(tmp_path, federation, LATE)
 
@@ -129,9 +129,9 @@ FOUNDERS = [{"name": "west"}, {"name": "east"}]
 
 def test_a_survey_counts_the_rows_that_a_study_trains_on(tmp_path):
     federation = OwnRows(tmp_path, GROUPED)
-    for place, name in enumerate(federation.names):
+    for member, name in enumerate(federation.names):
         silo = Silo(federation.kits / name)
-        surveyed = read_raw(silo.file.data, silo.terms.config.seed, place)
+        surveyed = read_raw(silo.file.data, silo.terms.config.seed, member)
         np.testing.assert_array_equal(surveyed.rows, silo.local.partition.clients[0].train)
 
 
@@ -154,9 +154,9 @@ def owned(*names):
     ],
 )
 def test_clients_of_a_table_are_numbered_as_silos_are(clients, silos, ordered, note):
-    before, data = owned(*clients), in_order(owned(*clients), list(silos))
+    unordered, data = owned(*clients), in_order(owned(*clients), list(silos))
     assert "".join(data.owners.names) == ordered
-    names = [[d.owners.names[i] for i in d.owners.client] for d in (before, data)]
+    names = [[d.owners.names[i] for i in d.owners.client] for d in (unordered, data)]
     assert names[0] == names[1]
     assert (note in data.notes[0]) if note else not data.notes
 
@@ -164,8 +164,8 @@ def test_clients_of_a_table_are_numbered_as_silos_are(clients, silos, ordered, n
 @pytest.mark.long
 def test_what_is_applied_to_all_rows_of_a_table_is_said(tmp_path):
     federation = OwnRows(tmp_path, CASES["csv, two classes"])
-    (said,) = federation.scenario(train_limit=50, duplicates="keep").remarks
-    assert said.startswith("data.train_limit")
+    (remark,) = federation.scenario(train_limit=50, duplicates="keep").remarks
+    assert remark.startswith("data.train_limit")
     lines = federation.scenario(test_limit=20, duplicates="drop").remarks
     assert [line.split()[0] for line in lines] == ["data.test_limit", "data.duplicates"]
 
@@ -179,13 +179,13 @@ def test_the_command_simulates_a_study_as_its_federation_runs_it(tmp_path, capsy
     study.write_text(tomli_w.dumps({"name": "second", "run": tree["run"], "task": tree["task"]}))
     models = federation.run()
     data = {**federation.section(federation.pooled, client_column="silo")}
-    words = [f"data.{key}={value}" for key, value in data.items()]
-    for number, given in enumerate(([federation.toml], [study, "--members", federation.toml])):
-        out = tmp_path / f"out {number}"
+    settings = [f"data.{key}={value}" for key, value in data.items()]
+    for number, files in enumerate(([federation.toml], [study, "--members", federation.toml])):
+        folder = tmp_path / f"out {number}"
         with pytest.raises(SystemExit, match="0"):
-            main(["deploy", "simulate", *map(str, given), *words, "--out", str(out)])
-        paths = {n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(SIZES)}
-        assert same(models, loaded(paths))
+            main(["deploy", "simulate", *map(str, files), *settings, "--out", str(folder)])
+        paths = {n: folder / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(SIZES)}
+        assert equal(models, loaded(paths))
 
 
 @pytest.mark.slow
@@ -207,8 +207,8 @@ def test_real_silos_that_split_their_own_rows_have_the_models_of_the_simulation(
     local = LocalFederation(tmp_path, tuple(SIZES), federation.scenario())
     adopt()
     try:
-        assert started(local).wait(ended).state == "finished"
+        assert launched(local).wait(finished).state == "finished"
     finally:
         local.close()
         disown()
-    assert same(federation.models(), federation.simulated())
+    assert equal(federation.models(), federation.simulated())

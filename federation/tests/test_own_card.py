@@ -19,7 +19,7 @@ def card(federation, name):
     return (federation.kits / name / "state" / "models" / "personal.card.md").read_text()
 
 
-def part(text, first, last):
+def body(text, first, last):
     return text.partition(f"## {first}\n")[2].partition(f"## {last}\n")[0]
 
 
@@ -33,10 +33,10 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world, capsy
     title = load(simulation).presentation.quantities[0].title
     for i, name in enumerate(federation.names):
         ours = card(federation, name)
-        other = (simulation / "models" / f"client-{i:02d}.card.md").read_text()
-        assert part(ours, "Metrics on test", "Privacy") == part(other, "Metrics on test", "Privacy")
-        assert "." in part(ours, "Metrics on test", "Privacy").partition("| accuracy in % |")[2]
-        weights = [text.partition(title)[2].partition("## Hashes")[0] for text in (ours, other)]
+        page = (simulation / "models" / f"client-{i:02d}.card.md").read_text()
+        assert body(ours, "Metrics on test", "Privacy") == body(page, "Metrics on test", "Privacy")
+        assert "." in body(ours, "Metrics on test", "Privacy").partition("| accuracy in % |")[2]
+        weights = [text.partition(title)[2].partition("## Hashes")[0] for text in (ours, page)]
         assert name in weights[0]
         # The simulation ends with its clients; free places of the federation have weight 0.
         for line in weights[1].splitlines():
@@ -57,8 +57,8 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world, capsy
     text = (exports / "personal.safetensors.card.md").read_text()
     digest = hashlib.sha256((exports / "personal.safetensors").read_bytes()).hexdigest()
     assert f"| the exported file | `{digest}` |" in text
-    measured = part(text, "Metrics on test", "Hashes")
-    assert measured == part(card(federation, federation.names[0]), "Metrics on test", "Hashes")
+    measured = body(text, "Metrics on test", "Hashes")
+    assert measured == body(card(federation, federation.names[0]), "Metrics on test", "Hashes")
     (kit / "data" / "train.npz").unlink()
     assert command("silo", "export", "--to", "safetensors", "--folder", kit) == 0, "needs no rows"
     capsys.readouterr()
@@ -80,25 +80,25 @@ def test_between_rounds_a_card_has_the_scores_of_its_round(world):
     """The last of the training visits wrote it, if no closing visit came."""
     federation = world.federation(APPLE)
     silo = federation.kits / "silo-0"
-    seen = []
+    cards = []
     answer = federation.grid.push_messages
 
     def pushed(messages):
         tickets = answer(messages)
         path = silo / "state" / "models" / "personal.card.md"
-        seen.append(path.read_text() if path.exists() else "")
+        cards.append(path.read_text() if path.exists() else "")
         return tickets
 
     federation.grid.push_messages = pushed
     federation.run()
     rounds = tomllib.loads(federation.toml.read_text())["run"]["rounds"]
-    whole = [text for text in seen if "| Brier score |" in text]
-    scores = [text for text in seen if text and "| Brier score |" not in text]
-    assert whole
+    final = [text for text in cards if "| Brier score |" in text]
+    scores = [text for text in cards if text and "| Brier score |" not in text]
+    assert final
     assert scores
     for text in scores:
-        figures = part(text, "Metrics on test", "Privacy")
+        figures = body(text, "Metrics on test", "Privacy")
         assert "| accuracy in % |" in figures
         assert "Intervals come with the last round." in figures
         assert " to " not in figures
-    assert f"after round {rounds}." in seen[-1]
+    assert f"after round {rounds}." in cards[-1]

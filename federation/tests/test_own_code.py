@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 from distributions import installed
-from federation_in_process import deployed, same
+from federation_in_process import deployed, equal
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
@@ -61,7 +61,7 @@ def reasons(federation):
 def test_it_trains_as_in_the_simulation(world, module):
     federation = world.federation({"name": "mine:Mine"})
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert server_status(federation.server)["method"] == "mine:Mine"
 
 
@@ -80,10 +80,10 @@ def test_a_silo_without_the_code_says_so(world, module):
 
 def test_the_agreement_holds_the_hash_of_the_code(world, module):
     federation = world.federation({"name": "mine:Mine"})
-    before = Federation.load(federation.toml).agreement
-    assert Federation.load(federation.toml).agreement == before
+    agreement = Federation.load(federation.toml).agreement
+    assert Federation.load(federation.toml).agreement == agreement
     module.write_text(MODULE + "\n# changed\n")
-    assert Federation.load(federation.toml).agreement != before
+    assert Federation.load(federation.toml).agreement != agreement
 
 
 def test_a_method_of_another_package_is_own_code_by_its_short_name_too(
@@ -93,9 +93,9 @@ def test_a_method_of_another_package_is_own_code_by_its_short_name_too(
     points = {"pomona.methods": {"mine": "another:Mine"}}
     installed(monkeypatch, tmp_path, points, another=f"from typing import Literal\n{text}")
     federation = world.federation({"name": "mine"})
-    before = Federation.load(federation.toml).agreement
+    agreement = Federation.load(federation.toml).agreement
     (tmp_path / "another.py").write_text(f"{text}\n# changed\n")
-    assert Federation.load(federation.toml).agreement != before
+    assert Federation.load(federation.toml).agreement != agreement
     assert named_code({"method": "mine"}) == ["another:Mine"]
     silo = SiloFile.model_construct(code=())
     study = SimpleNamespace(name="s", run={"method": {"name": "mine"}})
@@ -103,7 +103,7 @@ def test_a_method_of_another_package_is_own_code_by_its_short_name_too(
         require_harmless(study, silo)
 
 
-def agreed_with(path, **run):
+def agreement_with(path, **run):
     """The agreement of a federation.toml with these additional keys in section run."""
     tree = tomllib.loads(path.read_text())
     tree["run"] |= run
@@ -113,15 +113,15 @@ def agreed_with(path, **run):
 
 def test_the_agreement_holds_the_hash_of_a_metric_s_code(world, module):
     federation = world.federation({"name": "fedavg"})
-    before = agreed_with(federation.toml, metric="-mine:Mine")
+    agreement = agreement_with(federation.toml, metric="-mine:Mine")
     module.write_text(MODULE + "\n# changed\n")
-    assert agreed_with(federation.toml) != before
+    assert agreement_with(federation.toml) != agreement
 
 
 def test_a_network_of_a_package_is_no_own_code(world):
     federation = world.federation({"name": "fedavg"})
-    before = Federation.load(federation.toml).agreement
-    assert agreed_with(federation.toml, model={"name": "monai:DenseNet121"}) != before
+    agreement = Federation.load(federation.toml).agreement
+    assert agreement_with(federation.toml, model={"name": "monai:DenseNet121"}) != agreement
 
 
 def test_a_module_that_only_the_server_names_is_not_imported_by_a_silo(world, module):

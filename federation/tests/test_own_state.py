@@ -24,8 +24,8 @@ from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_decisions import FILE, StudyDecisions
-from test_consent_policy import known, lines, ruled, submitted
-from test_studies import decided, heard, own_models
+from test_consent_policy import entry, lines, ruled, submitted
+from test_studies import decided, own_models, proposals
 from test_study_preflight import checked
 
 pytestmark = pytest.mark.long
@@ -68,13 +68,13 @@ def test_a_state_that_comes_with_a_kit_is_refused_by_name_wherever_a_silo_begins
     seeded.write_text('{"mark": "' + "0" * 64 + '"}')
     lines, _ = checked(kit)
     assert (lines["state"].result, f"state/{name}" in lines["state"].text) == ("failed", True)
-    for begin in (
+    for action in (
         lambda: run_node(kit, pytest.fail),
         lambda: handled(kit, None),
-        lambda: heard(federation, "silo-0"),
+        lambda: proposals(federation, "silo-0"),
     ):
         with pytest.raises(ConfigError, match="not made on this machine"):
-            begin()
+            action()
     assert [path.name for path in (kit / "state").rglob("*") if path.is_file()] == [seeded.name]
 
 
@@ -134,8 +134,8 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
     elsewhere()
     with pytest.raises(ConfigError, match="pomona silo restore"):
         own_state.ensure_origin(kit)
-    told = backup(kit, tmp_path / "kit.tar")
-    assert "state/origin.json" not in told.files
+    archived = backup(kit, tmp_path / "kit.tar")
+    assert "state/origin.json" not in archived.files
     restore(tmp_path / "kit.tar", tmp_path / "new", "silo", Cost(0.0))
     assert own_state.origin(tmp_path / "new")
     elsewhere("1" * 32)
@@ -158,17 +158,17 @@ def crafted(federation, silo="silo-0", **changes):
     studies = StudyDecisions(federation.kits / silo)
     path = studies.folder(studies.lookup("second")) / FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    return known(federation, silo=silo)
+    return entry(federation, silo=silo)
 
 
 def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation):
     submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
-    said = crafted(
+    proposals(federation, "silo-0")
+    decision = crafted(
         federation, status="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", sent=True
     )
-    assert (said.status, said.by) == ("pending", "")
-    assert said.why == (
+    assert (decision.status, decision.by) == ("pending", "")
+    assert decision.why == (
         "study.json says accepted by Dr. North, without its line in the audit log: decide on "
         "it here"
     )
@@ -178,7 +178,7 @@ def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation)
     assert "waits for this silo's administrator" in lines(federation, "refused")[-1]["reason"]
     assert own_models(federation, "second") == {}
     decided(federation, "silo-0", "second")
-    assert known(federation).status == "accepted"
+    assert entry(federation).status == "accepted"
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_a_decision_is_the_one_that_the_log_has_in_all_its_parts(federation, cha
     """
     submitted(federation)
     ruled(federation, members=2, hours="20:00-06:00")
-    heard(federation, "silo-0")
-    assert known(federation).status == "accepted"
+    proposals(federation, "silo-0")
+    assert entry(federation).status == "accepted"
     if changes != {"by": "policy.toml"}:
         assert crafted(federation, **changes).status == "pending"
         return
@@ -207,20 +207,20 @@ def test_a_decision_is_the_one_that_the_log_has_in_all_its_parts(federation, cha
 
 def test_the_last_line_on_a_study_counts_and_only_where_it_follows_in_the_chain(federation):
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     decided(federation, "silo-0", "second")
     log = federation.kits / "silo-0/state/audit.jsonl"
-    whole = log.read_bytes()
+    content = log.read_bytes()
     decided(federation, "silo-0", "second", accepted=False)
     assert crafted(federation, status="accepted").status == "pending"
-    log.write_bytes(whole)
-    assert known(federation).status == "accepted"
-    *before, last = whole.splitlines(keepends=True)
-    log.write_bytes(b"".join(before[:-1]) + last)
+    log.write_bytes(content)
+    assert entry(federation).status == "accepted"
+    *earlier, last = content.splitlines(keepends=True)
+    log.write_bytes(b"".join(earlier[:-1]) + last)
     assert audit_log.verify(log) is not None
-    assert known(federation).status == "pending"
+    assert entry(federation).status == "pending"
     log.unlink()
-    assert known(federation).status == "pending"
+    assert entry(federation).status == "pending"
 
 
 # Which rules hold
@@ -236,21 +236,21 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     kit = federation.kits / "silo-0"
     silo = SiloFile.load(kit / "silo.toml")
 
-    def told():
+    def texts():
         return [(line.text, line.foreign) for line in rules(kit, silo, own_state.origin(kit))]
 
-    nothing = ("silo.toml bounds neither privacy loss nor traffic", False)
-    assert told() == [("there is no policy.toml: a person accepts each study", False), nothing]
+    unbounded = ("silo.toml bounds neither privacy loss nor traffic", False)
+    assert texts() == [("there is no policy.toml: a person accepts each study", False), unbounded]
     digest = ruled(federation, methods=["fedavg"])
-    [(text, foreign), _] = told()
+    [(text, foreign), _] = texts()
     assert foreign
     assert text.startswith(f"policy.toml (SHA-256 {digest[:16]}; unless someone here wrote it ")
     assert text.endswith('accepts studies by itself: kinds = ["train"], methods = ["fedavg"]')
     assert checked(kit)[0]["rules"].result in {"warning", "ok"}
     own_state.ensure_origin(kit)
-    assert told()[0] == (text, True)  # it stays what it was when the silo first started
+    assert texts()[0] == (text, True)  # it stays what it was when the silo first started
     ruled(federation, methods=["apple"])
-    (later, foreign), _ = told()
+    (later, foreign), _ = texts()
     assert foreign  # a kit that is unpacked over the folder brings one, too
     assert (
         "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked"
@@ -259,27 +259,27 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     path = kit / "silo.toml"
     path.write_text("accept_epsilon = 3.0\ncode = ['mine:run']\n" + path.read_text())
     silo = SiloFile.load(path)
-    assert told()[1] == ('silo.toml: accept_epsilon = 3.0, code = ["mine:run"]', False)
-    said = []
+    assert texts()[1] == ('silo.toml: accept_epsilon = 3.0, code = ["mine:run"]', False)
+    messages = []
     monkeypatch.setattr(
         node_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end"))
     )
     with pytest.raises(ConfigError, match="end"):
-        run_node(kit, said.append)
-    assert [line.partition("Z ")[2] for line in said[1:]] == [
-        "warning: " * strange + text for text, strange in told()
+        run_node(kit, messages.append)
+    assert [line.partition("Z ")[2] for line in messages[1:]] == [
+        "warning: " * strange + text for text, strange in texts()
     ]
     ruled(federation, kinds=[])
     with pytest.raises(ConfigError, match=r"policy\.toml"):
-        told()
+        texts()
 
 
 def test_check_warns_of_rules_that_came_with_the_kit(federation, capsys):
     ruled(federation)
     command("silo", "check", "--folder", federation.kits / "silo-0")
-    said = capsys.readouterr().out
-    assert "warning  rules" in said
-    assert "it came with the kit" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert "warning  rules" in output
+    assert "it came with the kit" in " ".join(output.split())
 
 
 # A kit that is unpacked over a silo's folder
@@ -290,26 +290,26 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(
 ):
     """A whole chain of lines is made without the machine's id; its seals are not."""
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     kit = federation.kits / "silo-0"
-    with monkeypatch.context() as there:
-        there.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+    with monkeypatch.context() as patch:
+        patch.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         own_state.mark(kit)
         decided(federation, "silo-0", "second")
-        assert known(federation).status == "accepted"
+        assert entry(federation).status == "accepted"
     own_state.mark(kit)
     assert audit_log.verify(kit / "state/audit.jsonl") is None
-    assert known(federation).status == "pending"
+    assert entry(federation).status == "pending"
     assert StudyDecisions(kit, foreign=True).lookup("second").status == "accepted"
     StudyDecisions(kit).reseal()
-    assert known(federation).status == "accepted"
+    assert entry(federation).status == "accepted"
 
 
 def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypatch):
     kit = federation.kits / "silo-0"
     own_state.ensure_origin(kit)
-    with monkeypatch.context() as there:
-        there.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+    with monkeypatch.context() as patch:
+        patch.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
         assert PrivacyBudget(kit).unknown.epsilon == 1.0
     with pytest.raises(PrivacyError, match=r"budget\.json was not written on this machine"):
@@ -325,28 +325,28 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(
     on their machine.
     """
     submitted(federation)
-    kit, own = federation.kits / "silo-0", tmp_path / "own"
+    kit, saved = federation.kits / "silo-0", tmp_path / "own"
     state = kit / "state"
     stores = Stores(state / "private" / "dp")
 
     def worked(epsilon):
-        heard(federation, "silo-0")
+        proposals(federation, "silo-0")
         PrivacyBudget(kit).enter_unknown("0" * 16, Cost(epsilon))
         open_own(stores.folder, stores, 0)
 
     worked(2.0)
-    state.rename(own)
-    with monkeypatch.context() as there:
-        there.setattr(own_state, "MACHINE", (written(tmp_path / "id", "1" * 32),))
+    state.rename(saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_state, "MACHINE", (written(tmp_path / "id", "1" * 32),))
         worked(1e-6)
         decided(federation, "silo-0", "second")
-        assert known(federation).status == "accepted"
+        assert entry(federation).status == "accepted"
     (state / own_state.FILE).unlink()
-    shutil.copytree(state, own, dirs_exist_ok=True)
+    shutil.copytree(state, saved, dirs_exist_ok=True)
     shutil.rmtree(state)
-    own.rename(state)
+    saved.rename(state)
     assert own_state.ensure_origin(kit), "the mark is this silo's own still"
-    assert known(federation).status == "pending"
+    assert entry(federation).status == "pending"
     for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
         with pytest.raises(PrivacyError, match=r"not (written|made) on this machine"):
             counted()
@@ -365,14 +365,14 @@ class Stores:
 
 
 def test_a_noise_key_that_is_unpacked_over_a_silos_own_is_refused(tmp_path):
-    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    ours, theirs = tmp_path / "own", tmp_path / "theirs"
     for _ in range(2):
-        open_own(own, Stores(own), 0)
-    assert (own / "client-00/seal").stat().st_mode & 0o077 == 0
+        open_own(ours, Stores(ours), 0)
+    assert (ours / "client-00/seal").stat().st_mode & 0o077 == 0
     Stores(theirs).key_store(0)
-    shutil.copytree(theirs, own, dirs_exist_ok=True)
+    shutil.copytree(theirs, ours, dirs_exist_ok=True)
     with pytest.raises(PrivacyError, match="key was not made on this machine"):
-        open_own(own, Stores(own), 0)
+        open_own(ours, Stores(ours), 0)
     with pytest.raises(PrivacyError, match="key was not made on this machine"):
         open_own(theirs, Stores(theirs), 0)
 

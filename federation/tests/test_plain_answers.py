@@ -21,7 +21,7 @@ from pomona_federation.silo.server_requests import request
 
 UNPACKED = 64 * 2**20
 BOMB = gzip.compress(gzip.compress(bytes(UNPACKED)))
-MUCH = 8 * 2**20  # bytes of memory: an eighth of what is packed
+MEMORY = 8 * 2**20  # bytes of memory: an eighth of what is packed
 ENCODINGS = (
     "gzip, gzip",
     "gzip",
@@ -63,18 +63,18 @@ def peer():
 
             threading.Thread(target=serve, daemon=True).start()
 
-    made = Peer()
-    yield made
-    made.listening.close()
+    server = Peer()
+    yield server
+    server.listening.close()
 
 
-def fleet(way):
+def fleet(route):
     """Read a whole answer, as a silo's node does."""
-    with client(way) as line:
-        return line.post(way.url, content=b"asked").content
+    with client(route) as line:
+        return line.post(route.url, content=b"asked").content
 
 
-READERS = {"request": lambda way: request(way, "/", {}, max_bytes=2**20), "fleet": fleet}
+READERS = {"request": lambda route: request(route, "/", {}, max_bytes=2**20), "fleet": fleet}
 
 
 @pytest.fixture(params=READERS)
@@ -92,7 +92,7 @@ def test_an_encoded_answer_is_refused_by_name_in_little_memory(encoding, read, p
             (ProtocolError, AnswerRefused), match=f"the content encoding '{encoding}'"
         ):
             read(peer.way)
-        assert tracemalloc.get_traced_memory()[1] < MUCH
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
     finally:
         tracemalloc.stop()
     assert b"\r\naccept-encoding: identity\r\n" in peer.asked.lower()
@@ -131,9 +131,9 @@ def test_the_longest_answer_is_read(peer, monkeypatch):
 
 def test_an_answer_is_told_as_one_that_is_not_read(peer):
     peer(b"Content-Encoding: gzip, gzip\r\n", [BOMB])
-    said = (
+    message = (
         rf"127\.0\.0\.1:{peer.address.port}: no readable answer \(its answer has the content encoding "
         r"'gzip, gzip'.*ask"
     )
-    with pytest.raises(ProtocolError, match=said):
+    with pytest.raises(ProtocolError, match=message):
         request(peer.way, "/health", {})

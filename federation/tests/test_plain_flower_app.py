@@ -183,7 +183,7 @@ def body(message):
     return json.loads(record[wire.BODY]) if record is not None else {}
 
 
-def same(models, expected):
+def equal(models, expected):
     return all(models[i][k].equal(t) for i in expected for k, t in expected[i].items())
 
 
@@ -193,7 +193,7 @@ def test_same_bits_as_the_simulator(scenario, method):
     prepared = scenario(method)
     expected, app = simulate(prepared), App(prepared)
     result = app.started(app.grid(), method)
-    assert same(app.models, expected.models)
+    assert equal(app.models, expected.models)
     key = tuple(prepared.config.method.method().card.headline)
     ours, theirs = result.personal.curve(*key), expected.curve(*key)
     assert [e.accuracy for e in ours] == [e.accuracy for e in theirs]
@@ -216,14 +216,14 @@ def test_an_answer_that_is_lost_leaves_the_state_before_it(scenario, method, mon
     app.started(app.grid(lost), method, min_train_nodes=2)
     visit = Inline.visit
 
-    def absent(transport, asked, down):
-        replies = visit(transport, asked, down)
+    def absent(transport, order, rows):
+        replies = visit(transport, order, rows)
         return [
-            r for r in replies if not asked.trains or (asked.round.number, r.reply.client) != (2, 1)
+            r for r in replies if not order.trains or (order.round.number, r.reply.client) != (2, 1)
         ]
 
     monkeypatch.setattr(Inline, "visit", absent)
-    assert same(app.models, simulate(prepared).models)
+    assert equal(app.models, simulate(prepared).models)
 
 
 class InlineBackend:
@@ -264,7 +264,7 @@ def test_on_flowers_simulation_engine(scenario, monkeypatch):
         results.append(app.started(grid, "fedamp"))
 
     run_simulation(server, app.client, num_supernodes=CLIENTS)
-    assert same(app.models, simulate(prepared).models)
+    assert equal(app.models, simulate(prepared).models)
     assert results[0].personal.about["clients"] == ["client 0", "client 1", "client 2"]
 
 
@@ -315,8 +315,8 @@ def otherwise(number=None, /, **changes):
 
     def fault(grid, task, node, reply):
         if task.get("number") == number and task.get("trains", True) and node == 899:
-            said = json.loads(reply.content[wire.KEY][wire.BODY]) | changes
-            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
+            record = json.loads(reply.content[wire.KEY][wire.BODY]) | changes
+            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(record)})
         return reply
 
     return fault
@@ -326,7 +326,7 @@ SCORE = {"model": "local", "when": "trained", "split": "test", "samples": 1}
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "phrase"),
     [
         ({"samples": 10**9}, "samples"),
         ({"number": 1}, "round 1"),
@@ -338,16 +338,16 @@ SCORE = {"model": "local", "when": "trained", "split": "test", "samples": 1}
         ({"fault": "no such optimizer", "refused": True}, "no such optimizer"),
     ],
 )
-def test_a_client_that_answers_otherwise_counts_as_absent(scenario, answer, words):
+def test_a_client_that_answers_otherwise_counts_as_absent(scenario, answer, phrase):
     app = App(scenario("fedavg"))
     run = app.started(app.grid(otherwise(2, **answer)), "fedavg").personal
     assert [row.cohort for row in run.rounds] == [(0, 1, 2), (0, 2), (0, 1, 2)]
-    assert any("client 1" in note.text and words in note.text for note in run.notes)
+    assert any("client 1" in note.text and phrase in note.text for note in run.notes)
     assert not any(e.model == "other" for e in run.evaluations)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "phrase"),
     [
         ({"model": {}}, "its model: "),
         ({"samples": {"train": -1}}, "samples"),
@@ -355,12 +355,12 @@ def test_a_client_that_answers_otherwise_counts_as_absent(scenario, answer, word
         ({"\n": 1}, ": "),
     ],
 )
-def test_a_client_that_introduces_itself_otherwise_takes_no_part(scenario, change, words, caplog):
+def test_a_client_that_introduces_itself_otherwise_takes_no_part(scenario, change, phrase, caplog):
     app = App(scenario("fedavg"))
     run = app.started(app.grid(otherwise(**change)), "fedavg", min_available_nodes=2).personal
     assert run.about["clients"] == ["client 0", "client 2"]
     (line,) = [r.getMessage() for r in caplog.records if "node 899 takes no part" in r.getMessage()]
-    assert words in line
+    assert phrase in line
     assert line.isprintable()
 
 
@@ -376,14 +376,14 @@ def test_a_client_that_reports_many_samples_weighs_half_at_most(scenario):
 def test_more_than_half_of_a_round_must_answer(scenario):
     app = App(scenario("fedavg"))
 
-    def gone(grid, task, node, reply):
+    def lost(grid, task, node, reply):
         return reply if not task or node == 900 else None
 
     with pytest.raises(QuorumError, match="2 are needed"):
-        app.started(app.grid(gone), "fedavg")
+        app.started(app.grid(lost), "fedavg")
 
 
-def asked(app, **changes):
+def reply_of(app, **changes):
     """A client's reply to a task of the first round of two clients, with changes."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     model = app.scenario.module()
@@ -415,7 +415,7 @@ def asked(app, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrase"),
     [
         ({}, ""),
         ({"settings": {"method": {"name": "os:system"}, "rounds": 2}}, "not installed here"),
@@ -431,16 +431,16 @@ def asked(app, **changes):
         ({"arrays": {"other": Array(np.zeros(3, np.float32))}}, "other"),
     ],
 )
-def test_a_server_that_asks_otherwise_gets_a_reason(scenario, changes, words):
-    answer = asked(App(scenario("fedavg")), **changes)
-    assert words in answer["fault"]
-    assert bool(answer["fault"]) == bool(words)
+def test_a_server_that_asks_otherwise_gets_a_reason(scenario, changes, phrase):
+    answer = reply_of(App(scenario("fedavg")), **changes)
+    assert phrase in answer["fault"]
+    assert bool(answer["fault"]) == bool(phrase)
 
 
 @pytest.mark.parametrize("changes", [{"best": -2}, {"sizes": []}, {"other": 1}, {"number": "a"}])
 def test_a_task_of_another_form_is_not_read(scenario, changes):
     with pytest.raises(ProtocolError, match=next(iter(changes))):
-        asked(App(scenario("fedavg")), **changes)
+        reply_of(App(scenario("fedavg")), **changes)
 
 
 def test_a_node_that_lost_its_state_is_named(scenario):
@@ -461,7 +461,7 @@ def test_a_second_strategy_in_the_same_app_starts_anew(scenario):
     grid = app.grid()
     app.started(grid, "apple")
     app.started(grid, "ditto")
-    assert same(app.models, simulate(prepared).models)
+    assert equal(app.models, simulate(prepared).models)
 
 
 @pytest.mark.parametrize("name", ["fraction_evaluate", "evaluate_metrics_aggr_fn"])
@@ -520,7 +520,7 @@ def test_statistics_of_batchnorm_are_not_in_the_result(caplog):
 
 
 @pytest.mark.parametrize(
-    ("method", "words"),
+    ("method", "phrase"),
     [
         ("moon", "outputs"),
         ("fedavg-data", "samples of other clients"),
@@ -530,14 +530,14 @@ def test_statistics_of_batchnorm_are_not_in_the_result(caplog):
         ("aple", "apple"),
     ],
 )
-def test_a_method_that_cannot_be_had_is_refused_by_name(scenario, method, words):
+def test_a_method_that_cannot_be_had_is_refused_by_name(scenario, method, phrase):
     app = App(scenario("fedavg"))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=phrase):
         app.started(app.grid(), method)
 
 
 @pytest.mark.parametrize(
-    ("tensors", "words"),
+    ("tensors", "phrase"),
     [
         ({"fc1.weight": torch.zeros(5, 6)}, r"fc1.weight'.*\(7, 6\).* there and \(5, 6\)"),
         ({"fc1.weight": torch.zeros(7, 6).double()}, "fc1.weight'.*float32 there.*float64"),
@@ -545,7 +545,7 @@ def test_a_method_that_cannot_be_had_is_refused_by_name(scenario, method, words)
         ({"fc2.bias": None}, r"fc2.bias' is \(2,\).* there and missing"),
     ],
 )
-def test_a_model_of_another_form_is_named_with_its_tensor(scenario, tensors, words, caplog):
+def test_a_model_of_another_form_is_named_with_its_tensor(scenario, tensors, phrase, caplog):
     app = App(scenario("fedavg"))
     values = app.scenario.module().state_dict() | tensors
     server = nn.Module()
@@ -555,7 +555,7 @@ def test_a_model_of_another_form_is_named_with_its_tensor(scenario, tensors, wor
         strategy("fedavg", server).start(
             app.grid(), ArrayRecord(), train_config=ConfigRecord({"lr": LR})
         )
-    assert re.search(f"node 898 takes no part: .*{words}", caplog.text)
+    assert re.search(f"node 898 takes no part: .*{phrase}", caplog.text)
 
 
 def test_tensors_in_another_order_are_another_form():
@@ -622,16 +622,16 @@ def test_scikit_learn_trains_where_no_gradient_is_changed():
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def wait_for(port, seconds=120):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.5)
     pytest.fail("SuperLink does not listen")
@@ -653,18 +653,18 @@ def test_the_example_over_a_superlink_with_two_supernodes(tmp_path):
     }
     processes = []
 
-    def begin(name, *arguments):
+    def launch(name, *arguments):
         command = [tools / name, "--insecure", "--host", "127.0.0.1", *arguments]
         with (tmp_path / f"{name}.log").open("a") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
     try:
-        begin("flower-superlink", "--port", str(port), "--disable-runtime-dependency-installation")
+        launch("flower-superlink", "--port", str(port), "--disable-runtime-dependency-installation")
         wait_for(port)
         for i in range(2):
             node = f"partition-id={i} num-partitions=2"
-            link, own = f"127.0.0.1:{port}", str(free_port())
-            begin("flower-supernode", "--superlink", link, "--port", own, "--node-config", node)
+            link, port_ = f"127.0.0.1:{port}", str(free_port())
+            launch("flower-supernode", "--superlink", link, "--port", port_, "--node-config", node)
         command = [tools / "flwr", "run", EXAMPLE, "here", "--stream"]
         command += ["--run-config", "num-server-rounds=2 method='apple'"]
         run = subprocess.run(

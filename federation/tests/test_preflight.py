@@ -59,12 +59,12 @@ def kit(tmp_path, port=9, **run):
         (folder / name).mkdir(parents=True)
     ca = certificates.authority("try")
     (tmp_path / "ca.key").write_bytes(ca.private)
-    pair, other = keys.silo(), keys.silo()
+    pair, peer = keys.silo(), keys.silo()
     (folder / "certs" / "ca.crt").write_bytes(ca.public)
     keys.write(folder / "keys" / "silo.key", pair.private)
-    for place in ("silo.pub", "peers/north.pub"):
-        (folder / "keys" / place).write_bytes(pair.public)
-    (folder / "keys" / "peers" / "south.pub").write_bytes(other.public)
+    for file in ("silo.pub", "peers/north.pub"):
+        (folder / "keys" / file).write_bytes(pair.public)
+    (folder / "keys" / "peers" / "south.pub").write_bytes(peer.public)
     (folder / "app.sha256").write_text("a" * 64 + "\n")
     (folder / "federation.toml").write_text(agreement(port, **run))
     (folder / "silo.toml").write_text(SILO)
@@ -73,13 +73,13 @@ def kit(tmp_path, port=9, **run):
     return folder, ca
 
 
-def way_out(folder):
+def route(folder):
     return ServerRoute.of_kit(
         folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
     )
 
 
-def found(folder):
+def checks(folder):
     lines, leaves, code = preflight.run(folder)
     return {line.check: line for line in lines}, leaves, code
 
@@ -120,7 +120,7 @@ def served(tmp_path, request):
 
 def test_a_silo_that_is_ready_says_what_would_leave_it(served):
     folder, _ = served
-    lines, leaves, code = found(folder)
+    lines, leaves, code = checks(folder)
     assert lines.pop("versions").result == "warning", "what answers here is no gate"
     assert {line.result for line in lines.values()} == {"ok"}, lines
     assert code == 0
@@ -144,27 +144,27 @@ def test_a_silo_that_is_ready_says_what_would_leave_it(served):
 
 def test_the_models_that_a_silo_asks_for_are_counted(tmp_path):
     folder, _ = kit(tmp_path, method={"name": "apple", "budget": 2})
-    _, leaves, _ = found(folder)
-    each = 4 * (4 * 8 + 8 + 8 * 2 + 2)
+    _, leaves, _ = checks(folder)
+    size = 4 * (4 * 8 + 8 + 8 * 2 + 2)
     assert leaves["tells"] == "whose cores it wants next, at most 2"
-    assert leaves["models_down"].endswith(f": here at most 2, {2 * each / 1e6:.3g} MB")
+    assert leaves["models_down"].endswith(f": here at most 2, {2 * size / 1e6:.3g} MB")
     (folder / "federation.toml").write_text(agreement(9, method="apple"))
-    _, leaves, _ = found(folder)
+    _, leaves, _ = checks(folder)
     assert leaves["tells"].endswith("everybody's"), "all are handed out"
     assert "at most 3," in leaves["models_down"], "four places"
     (folder / "federation.toml").write_text(
         agreement(9, method={"name": "pgfed", "mixing": "client", "budget": 2})
     )
-    assert ": here at most 3," in found(folder)[1]["models_down"], (
+    assert ": here at most 3," in checks(folder)[1]["models_down"], (
         "the mean model, and two gradients"
     )
     (folder / "federation.toml").write_text(agreement(9, method="pgfed"))
-    assert found(folder)[1]["models_down"] == "3", "the server mixes"
+    assert checks(folder)[1]["models_down"] == "3", "the server mixes"
 
 
 def test_what_a_method_tells_the_server_beside_models_is_said(tmp_path, capsys):
     folder, _ = kit(tmp_path, method="fedfomo")
-    assert found(folder)[1]["tells"] == "in which order it prefers the others' models"
+    assert checks(folder)[1]["tells"] == "in which order it prefers the others' models"
     command("silo", "check", "--folder", str(folder))
     assert (
         "tells of itself          in which order it prefers the others' models"
@@ -172,14 +172,14 @@ def test_what_a_method_tells_the_server_beside_models_is_said(tmp_path, capsys):
     )
     among_all = {"name": "fedfomo", "candidates": "everybody", "budget": 2}
     (folder / "federation.toml").write_text(agreement(9, method=among_all))
-    assert found(folder)[1]["tells"] == "whose models it wants next, at most 2"
+    assert checks(folder)[1]["tells"] == "whose models it wants next, at most 2"
 
 
 @pytest.mark.parametrize("late", [60, -60])
 def test_a_wrong_clock_is_a_warning(served, late):
-    folder, off = served
-    off.append(late)
-    lines, _, code = found(folder)
+    folder, offsets = served
+    offsets.append(late)
+    lines, _, code = checks(folder)
     assert lines["server"].result == "warning"
     assert ("behind" if late > 0 else "ahead of") in lines["server"].text
     assert code == 0
@@ -189,18 +189,18 @@ def test_a_wrong_clock_is_a_warning(served, late):
     ("served", "result"), [(794.5, "ok"), (795.5, "warning")], indirect=["served"]
 )
 def test_a_certificate_that_ends_soon_is_a_warning(served, result):
-    lines, _, code = found(served[0])
+    lines, _, code = checks(served[0])
     assert (lines["server"].result, code) == (result, 0)
     assert ("its certificate ends in 29 days" in lines["server"].text) == (result == "warning")
 
 
 def test_an_authority_that_ends_soon_is_a_warning_everywhere(tmp_path, capsys):
     folder, _ = kit(tmp_path)
-    assert found(folder)[0]["certificate"].result == "ok"
+    assert checks(folder)[0]["certificate"].result == "ok"
     assert status.silo(folder)["warning"] == ""
     old = certificates.authority("try", datetime.now(UTC) - timedelta(days=3640))
     (folder / "certs" / "ca.crt").write_bytes(old.public)
-    line = found(folder)[0]["certificate"]
+    line = checks(folder)[0]["certificate"]
     assert line.result == "warning"
     assert "ends in 11 days" in line.text
     assert "ask the lead for a new federation" in line.text
@@ -211,13 +211,13 @@ def test_an_authority_that_ends_soon_is_a_warning_everywhere(tmp_path, capsys):
 def test_the_server_says_when_its_certificate_ends(tmp_path, capsys):
     folder, ca = server_kit(tmp_path)
     assert status.server(folder)["warning"] == ""
-    for age, said in ((800, "ends in 24 days"), (826, "ended on")):
-        made = certificates.server(ca, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=age))
-        (folder / "certs" / "server.crt").write_bytes(made.public)
+    for age, text in ((800, "ends in 24 days"), (826, "ended on")):
+        pair = certificates.server(ca, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=age))
+        (folder / "certs" / "server.crt").write_bytes(pair.public)
         assert command("server", "status", "--folder", str(folder)) == 0
-        out = capsys.readouterr().out
-        assert f"warning: the server's certificate {said}" in out
-        assert "`pomona deploy renew`" in out
+        output = capsys.readouterr().out
+        assert f"warning: the server's certificate {text}" in output
+        assert "`pomona deploy renew`" in output
     (folder / "certs" / "server.crt").write_bytes(b"none")
     assert "is not a certificate" in status.server(folder)["warning"]
 
@@ -233,10 +233,10 @@ def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_ca
         "np.arange(60) % 2\n"
     )
     (folder / "only_in_this_kit.py").write_text(code)
-    own = 'name = "north"\n[data]\nname = "only_in_this_kit:samples"\nclasses = ["a", "b"]\n'
-    (folder / "silo.toml").write_text(own)
+    settings = 'name = "north"\n[data]\nname = "only_in_this_kit:samples"\nclasses = ["a", "b"]\n'
+    (folder / "silo.toml").write_text(settings)
     try:
-        assert found(folder)[0]["data"].result == "ok", found(folder)[0]["data"]
+        assert checks(folder)[0]["data"].result == "ok", checks(folder)[0]["data"]
     finally:
         sys.modules.pop("only_in_this_kit", None)
 
@@ -245,36 +245,36 @@ def test_a_strangers_certificate_is_refused(served, tmp_path):
     folder, _ = served
     (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
     with pytest.raises(ProtocolError, match="not the federation's"):
-        ask_health(way_out(folder))
+        ask_health(route(folder))
 
 
 def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
     folder, _ = kit(tmp_path)
-    lines, leaves, code = found(folder)
+    lines, leaves, code = checks(folder)
     assert lines["server"].result == "failed"
     assert code == ProtocolError.code
     assert leaves, "the rest is found out all the same"
     with pytest.raises(ProtocolError, match=r"through http://127\.0\.0\.1:9"):
-        ask_health(replace(way_out(folder), proxy="http://127.0.0.1:9"))
+        ask_health(replace(route(folder), proxy="http://127.0.0.1:9"))
 
 
 def test_keys_must_be_private_and_fit(tmp_path):
     folder, _ = kit(tmp_path)
     key = folder / "keys" / "silo.key"
     key.chmod(0o644)
-    assert "chmod 600" in found(folder)[0]["key"].text
+    assert "chmod 600" in checks(folder)[0]["key"].text
     key.chmod(0o600)
     (folder / "keys" / "peers" / "north.pub").write_bytes(keys.silo().public)
-    assert "not the public half" in found(folder)[0]["key"].text
+    assert "not the public half" in checks(folder)[0]["key"].text
     key.write_bytes(b"no key")
-    assert "not an unencrypted private key" in found(folder)[0]["key"].text
+    assert "not an unencrypted private key" in checks(folder)[0]["key"].text
     with pytest.raises(ConfigError, match="not an unencrypted private key"):
         run_node(folder, pytest.fail)
     assert not (folder / "state" / "origin.json").exists(), (
         "it is refused before anything is started"
     )
     key.unlink()
-    lines, _, code = found(folder)
+    lines, _, code = checks(folder)
     assert lines["key"].result == "failed"
     assert code >= ConfigError.code
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -293,7 +293,7 @@ def test_data_that_is_not_what_was_agreed(tmp_path, text, reason):
     folder, _ = kit(tmp_path)
     for name in ("train.csv", "test.csv"):
         (folder / name).write_text(text)
-    lines, leaves, _ = found(folder)
+    lines, leaves, _ = checks(folder)
     assert (lines["data"].result, lines["data"].code) == ("failed", DataError.code), lines["data"]
     assert re.search(reason, lines["data"].text)
     assert not leaves
@@ -302,17 +302,17 @@ def test_data_that_is_not_what_was_agreed(tmp_path, text, reason):
 def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
     """All rows are of one class: a warning, no failure."""
     folder, _ = kit(tmp_path)
-    assert "remark" not in found(folder)[0]
-    for part, n in (("train", 60), ("test", 40)):
+    assert "remark" not in checks(folder)[0]
+    for split, n in (("train", 60), ("test", 40)):
         counting = "".join(f"{i},{i / 7},{i / 3},0.5,a\n" for i in range(n))
-        (folder / f"{part}.csv").write_text("p,q,r,s,y\n" + counting)
+        (folder / f"{split}.csv").write_text("p,q,r,s,y\n" + counting)
     lines, _, code = preflight.run(folder)
-    said = [line.text for line in lines if line.check == "remark"]
-    agreed = Federation.load(folder / "federation.toml").kit_terms
+    remarks = [line.text for line in lines if line.check == "remark"]
+    terms = Federation.load(folder / "federation.toml").kit_terms
     assert (
-        said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0).remarks
+        remarks == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), terms, 0).remarks
     )
-    assert any("all rows are of class a" in text for text in said)
+    assert any("all rows are of class a" in text for text in remarks)
     assert {line.result for line in lines if line.check == "remark"} == {"warning"}
     assert next(line for line in lines if line.check == "data").result == "ok"
     # no server is there
@@ -323,18 +323,18 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("method", "words"),
+    ("method", "phrase"),
     [
         ({"name": "ditto", "lambda": 20.0}, "lr x lambda = 2;"),  # lr 0.1
         ({"name": "pfedme", "lambda": 15.0, "personal_lr": 0.1}, "personal_lr x lambda = 1.5;"),
         ("fedbn", "no normalisation layer of mlp is trained"),
     ],
 )
-def test_what_a_simulation_says_first_a_silo_hears_too(tmp_path, method, words):
+def test_what_a_simulation_says_first_a_silo_hears_too(tmp_path, method, phrase):
     folder, _ = kit(tmp_path, method=method)
-    lines, _, _ = found(folder)
+    lines, _, _ = checks(folder)
     assert lines["remark"].result == "warning"
-    assert words in lines["remark"].text
+    assert phrase in lines["remark"].text
     assert lines["data"].result == "ok"
 
 
@@ -354,19 +354,19 @@ def test_words_get_the_agreed_numbers():
         }
     ).study.task
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
-    own = Dataset(
+    texts = Dataset(
         "t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u")
     )
     # w is 4 by agreement, "new" is unknown (1), u is 2.
-    assert kept_data.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
-    assert kept_data.conformed(own, task).words == ("u", "v", "w")
+    assert kept_data.conformed(texts, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert kept_data.conformed(texts, task).words == ("u", "v", "w")
     numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
     with pytest.raises(DataError, match="token 7"):
         kept_data.conformed(numbered, task)
 
 
 def test_tokens_are_those_of_the_agreed_tokenizer():
-    own = Tokenizer(file="{}", padding=0)
+    tokenizer = Tokenizer(file="{}", padding=0)
     keys = {
         "kind": "text",
         "input_shape": [3],
@@ -375,15 +375,15 @@ def test_tokens_are_those_of_the_agreed_tokenizer():
         "vocabulary": 9,
     }
     x, y = np.array([[7, 3, 0], [8, 1, 2]], np.int32), np.array([0, 1])
-    texts = Dataset("t", "text", x, y, ("x", "y"), 2, vocabulary=9, tokenizer=own)
-    told = of_files(texts)
-    assert (told["tokenizer"], told["words"]) == (own.sha256, [])
-    agreed = TaskSettings.model_validate({**keys, "tokenizer": own.sha256})
-    found = kept_data.conformed(texts, agreed)
-    assert (found.x.tolist(), found.tokenizer) == (x.tolist(), own)
+    texts = Dataset("t", "text", x, y, ("x", "y"), 2, vocabulary=9, tokenizer=tokenizer)
+    task_of = of_files(texts)
+    assert (task_of["tokenizer"], task_of["words"]) == (tokenizer.sha256, [])
+    settings = TaskSettings.model_validate({**keys, "tokenizer": tokenizer.sha256})
+    data_ = kept_data.conformed(texts, settings)
+    assert (data_.x.tolist(), data_.tokenizer) == (x.tolist(), tokenizer)
     for task, data in (
-        (agreed, replace(texts, tokenizer=None)),
-        (agreed, replace(texts, tokenizer=Tokenizer(file="[]", padding=0))),
+        (settings, replace(texts, tokenizer=None)),
+        (settings, replace(texts, tokenizer=Tokenizer(file="[]", padding=0))),
         (TaskSettings.model_validate(keys), texts),
     ):
         with pytest.raises(DataError, match=r"the tokenizer is .*set data\.tokenizer"):
@@ -395,9 +395,9 @@ def test_an_agreement_that_was_changed_is_refused(tmp_path):
     (folder / "state").mkdir()
     pin = folder / "state" / "agreement.json"
     pin.write_text(json.dumps({"agreement": Federation.load(folder / "federation.toml").agreement}))
-    assert found(folder)[0]["agreement"].result == "ok"
+    assert checks(folder)[0]["agreement"].result == "ok"
     pin.write_text(json.dumps({"agreement": "0" * 64}))
-    lines, _, code = found(folder)
+    lines, _, code = checks(folder)
     assert (lines["agreement"].result, code) == ("failed", ProtocolError.code)
 
 
@@ -411,13 +411,13 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
         "acknowledge": acknowledged,
     }
     folder, _ = kit(tmp_path, privacy=privacy)
-    lines, leaves, _ = found(folder)
+    lines, leaves, _ = checks(folder)
     assert lines["data"].result == "ok", lines["data"]
-    agreed = Federation.load(folder / "federation.toml").kit_terms
-    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0)
-    assert f"{epsilons(own)[0]:.3g}" in leaves["epsilon"]
+    terms = Federation.load(folder / "federation.toml").kit_terms
+    scenario = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), terms, 0)
+    assert f"{epsilons(scenario)[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
-    lines, _, _ = found(folder)
+    lines, _, _ = checks(folder)
     assert (lines["data"].result, lines["data"].code) == ("failed", 9)
 
 
@@ -429,17 +429,17 @@ def test_a_budget_that_ends_the_silos_rounds_early_is_a_remark(tmp_path):
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, _, _ = preflight.run(folder)
     remarks = [line.text for line in lines if "epsilon_budget is 0.5" in line.text]
-    agreed = Federation.load(folder / "federation.toml").kit_terms
-    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0)
+    terms = Federation.load(folder / "federation.toml").kit_terms
+    scenario = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), terms, 0)
     (remark,) = remarks
-    assert f"epsilon {max(epsilons(own)):.3g}," in remark
+    assert f"epsilon {max(epsilons(scenario)):.3g}," in remark
     assert "absent" in remark
 
 
 def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
-    ca, other = certificates.authority("a"), certificates.authority("a")
+    ca, twin = certificates.authority("a"), certificates.authority("a")
     pair = certificates.server(ca, ["localhost"])
-    stranger = certificates.server(other, ["localhost"])
+    stranger = certificates.server(twin, ["localhost"])
     files = {
         "ca": ca.public,
         "crt": pair.public,
@@ -447,30 +447,30 @@ def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
         "bad": stranger.public,
         "lock": stranger.private,
     }
-    at = {name: tmp_path / name for name in files}
+    paths = {name: tmp_path / name for name in files}
     for name, content in files.items():
-        at[name].write_bytes(content)
-    assert certificate(at["crt"], at["key"], at["ca"]) > datetime.now(UTC)
+        paths[name].write_bytes(content)
+    assert certificate(paths["crt"], paths["key"], paths["ca"]) > datetime.now(UTC)
     with pytest.raises(ConfigError, match="was not signed by"):
-        certificate(at["bad"], at["lock"], at["ca"])
+        certificate(paths["bad"], paths["lock"], paths["ca"])
     with pytest.raises(ConfigError, match="does not belong"):
-        certificate(at["crt"], at["lock"], at["ca"])
+        certificate(paths["crt"], paths["lock"], paths["ca"])
     with pytest.raises(ConfigError, match="cannot be used"):
-        certificate(at["key"], at["key"], at["ca"])
-    assert valid(at["ca"]) > datetime.now(UTC)
+        certificate(paths["key"], paths["key"], paths["ca"])
+    assert valid(paths["ca"]) > datetime.now(UTC)
     for years in (-20, 20):
-        begin = datetime.now(UTC) + years * timedelta(days=365)
-        at["ca"].write_bytes(certificates.authority("a", begin).public)
+        issued = datetime.now(UTC) + years * timedelta(days=365)
+        paths["ca"].write_bytes(certificates.authority("a", issued).public)
         with pytest.raises(ConfigError, match="is valid from"):
-            valid(at["ca"])
+            valid(paths["ca"])
 
 
 def visit(number, accuracy, info=None, split="test"):
     figures = {"samples": 40, "loss": 0.5, "accuracy": accuracy, "value": accuracy}
     score = {"model": "personal", "when": "trained", "split": split, **figures}
-    place = {"round": number, "trained": True, "settled": number - 1}
+    progress = {"round": number, "trained": True, "settled": number - 1}
     return {
-        **place,
+        **progress,
         "scores": [score],
         "info": info or {},
         "loss": 0.1,
@@ -495,24 +495,24 @@ def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, c
         visit(3, 0.99, split="validation"),
     )
     assert command("silo", "report", "--folder", str(folder), "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["own"]["round"], said["own"]["value"], said["metric"]) == (2, 0.75, "accuracy")
-    assert said["alone"]["round"] == 2
-    ((title, table),) = said["peers"]
+    data = json.loads(capsys.readouterr().out)
+    assert (data["own"]["round"], data["own"]["value"], data["metric"]) == (2, 0.75, "accuracy")
+    assert data["alone"]["round"] == 2
+    ((title, table),) = data["peers"]
     assert title == "Who listens to whom"
     assert [(row["silo"], row["value"]) for row in table] == [
         ("south", 0.75),
         ("place 3", 0.5),
         ("north (this silo)", 0.25),
     ]
-    assert said["numbers"] == [["“alpha”", [0.5]]]  # not among the quantities that APPLE presents
+    assert data["numbers"] == [["“alpha”", [0.5]]]  # not among the quantities that APPLE presents
     page = (folder / "state" / "report.md").read_text()
     assert "| south | 0.75 |" in page
     assert "75.00 %" in page
     assert str(tmp_path) not in page
-    kept = folder / "state" / "node" / silo_report.LOCAL_SCORES
-    kept.write_text(
-        kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125')
+    scores = folder / "state" / "node" / silo_report.LOCAL_SCORES
+    scores.write_text(
+        scores.read_text().replace(f'"value": {data["alone"]["value"]}', '"value": 0.125')
     )
     assert silo_report.report(folder)[0].alone["value"] == 0.125, (
         "what was computed is not computed again"
@@ -525,16 +525,16 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
 
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5))
-    own = silo_scenario.own_scenario(
+    scenario = silo_scenario.own_scenario(
         SiloFile.load(folder / "silo.toml"),
         Federation.load(folder / "federation.toml").kit_terms,
         0,
         Separate(),
     )
-    assert own.config.rounds == 3
-    last = simulate(own).curve("personal", "trained")[-1]
-    alone = silo_report.report(folder)[0].alone
-    assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
+    assert scenario.config.rounds == 3
+    last = simulate(scenario).curve("personal", "trained")[-1]
+    baseline = silo_report.report(folder)[0].alone
+    assert (baseline["loss"], baseline["accuracy"]) == (last.loss[0], last.accuracy[0])
 
 
 def test_training_alone_needs_no_sum_over_other_silos(tmp_path):
@@ -548,8 +548,8 @@ def test_the_closing_visit_is_no_further_round(tmp_path):
     """Of 3 rounds; the visit that evaluates after the last of them has the number 4."""
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5), visit(4, 0.75))
-    made = silo_report.report(folder)[0]
-    assert (made.own["value"], made.own["round"], made.alone["round"]) == (0.75, 3, 3)
+    report = silo_report.report(folder)[0]
+    assert (report.own["value"], report.own["round"], report.alone["round"]) == (0.75, 3, 3)
 
 
 def test_a_report_states_no_gain_without_an_interval(tmp_path, capsys):
@@ -565,22 +565,22 @@ def test_a_report_states_no_gain_without_an_interval(tmp_path, capsys):
 
 def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
     folder, _ = kit(tmp_path)
-    agreed = folder / "federation.toml"
-    agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
+    terms = folder / "federation.toml"
+    terms.write_text(terms.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
     visited(folder, visit(2, 0.25))
     assert command("silo", "report", "--folder", str(folder)) == 0
-    said = capsys.readouterr().out
-    assert "- Brier score 0.25" in said
+    output = capsys.readouterr().out
+    assert "- Brier score 0.25" in output
 
 
 def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):
     folder, _ = kit(tmp_path)
-    agreed = folder / "federation.toml"
-    agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "r2"'))
+    terms = folder / "federation.toml"
+    terms.write_text(terms.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "r2"'))
     with pytest.raises(
         ConfigError, match="section run: metric = 'r2', but the targets are classes"
     ):
-        Federation.load(agreed)
+        Federation.load(terms)
 
 
 def test_without_a_visit_there_is_nothing_to_report(tmp_path):
@@ -653,9 +653,9 @@ def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
         ("rejected", "values"),
     ]
     assert command("server", "status", "--folder", str(folder)) == 0
-    out = capsys.readouterr().out
-    assert "round 2 of 3" in out
-    assert "non-finite" in out
+    output = capsys.readouterr().out
+    assert "round 2 of 3" in output
+    assert "non-finite" in output
 
 
 def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
@@ -663,15 +663,15 @@ def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
     assert sorted(registry_admin.members(folder)) == ["north", "south"]
     new, file = keys.silo(), tmp_path / "east.pub"
     file.write_bytes(new.public)
-    words = ["server", "add", "east", "--key", str(file), "--folder", str(folder)]
-    assert command(*words) == ConfigError.code
+    arguments = ["server", "add", "east", "--key", str(file), "--folder", str(folder)]
+    assert command(*arguments) == ConfigError.code
     assert "east.cert" in capsys.readouterr().err
-    shown = tmp_path / "east.cert"
-    shown.write_bytes(keys.certify(ca, "try", "west", new.public))
+    certificate_file = tmp_path / "east.cert"
+    certificate_file.write_bytes(keys.certify(ca, "try", "west", new.public))
     with pytest.raises(ProtocolError, match="not certified"):
         registry_admin.admit(folder, "east", file)
-    shown.write_bytes(keys.certify(ca, "try", "east", new.public))
-    assert command(*words, "--json") == 0
+    certificate_file.write_bytes(keys.certify(ca, "try", "east", new.public))
+    assert command(*arguments, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2, "reopened": []}
     assert sorted(registry_admin.members(folder)) == ["east", "north", "south"]
     assert command("server", "revoke", "south", "--folder", str(folder)) == 0
@@ -709,21 +709,21 @@ def test_the_audit_command_verifies(tmp_path, capsys):
     path = folder / "run" / "audit.jsonl"
     with Audit(path) as audit:
         audit.write("registered", silo="north")
-    words = ["server", "audit", "--folder", str(folder)]
-    assert command(*words) == 0
+    arguments = ["server", "audit", "--folder", str(folder)]
+    assert command(*arguments) == 0
     assert "silo=north" in capsys.readouterr().out
-    assert command(*words, "--verify", "--json") == 0
+    assert command(*arguments, "--verify", "--json") == 0
     assert json.loads(capsys.readouterr().out)["whole"] is True
     path.write_bytes(path.read_bytes().replace(b"north", b"south"))
-    assert command(*words, "--verify") == ConfigError.code
+    assert command(*arguments, "--verify") == ConfigError.code
 
 
 def test_check_prints_a_line_each_and_ends_with_the_worst_code(tmp_path, capsys):
     folder, _ = kit(tmp_path)
     assert command("silo", "check", "--folder", str(folder)) == 10
-    out = capsys.readouterr().out
-    assert out.count("\nok ") + out.startswith("ok ") == 12
-    assert "What would leave this silo" in out
+    output = capsys.readouterr().out
+    assert output.count("\nok ") + output.startswith("ok ") == 12
+    assert "What would leave this silo" in output
     assert command("silo", "check", "--folder", str(folder), "--json") == 10
     assert json.loads(capsys.readouterr().out)["code"] == 10
 
@@ -742,13 +742,13 @@ def test_an_address_with_a_scheme_is_refused_by_that():
 
 def test_a_silos_threads_are_those_that_it_says(tmp_path):
     folder, _ = kit(tmp_path)
-    before = torch.get_num_threads()
+    thread_count = torch.get_num_threads()
     try:
         for line, threads in (("threads = 2\n", 2), ("", 1)):
             (folder / "silo.toml").write_text(line + SILO)
             handled(folder, Message("none", "{}", ""))
             assert torch.get_num_threads() == threads
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(thread_count)
     (folder / "silo.toml").write_text("threads = 0\n" + SILO)
-    assert found(folder)[0]["settings"].result == "failed"
+    assert checks(folder)[0]["settings"].result == "failed"

@@ -32,7 +32,7 @@ from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.study_decisions import StudyDecisions
 from test_hostile_server import ROUNDS, Server, edited, noise
 from test_in_process import PRIVATE
-from test_studies import decided, heard, own_models, study_file
+from test_studies import decided, own_models, proposals, study_file
 
 pytestmark = pytest.mark.long
 
@@ -342,7 +342,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     for name in ("second", "third"):
         queue.submit(study_file(federation, name, wait=0.5, quorum=2))
         for silo in federation.names:
-            heard(federation, silo)
+            proposals(federation, silo)
             decided(federation, silo, name)
     for name in ("kit", "second", "third"):
         federation.run(name)
@@ -393,7 +393,7 @@ def test_a_server_does_not_fill_a_silo_with_studies(world):
     known = StudyDecisions(federation.kits / "silo-0")
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second"))
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     [offered] = known.all
     for number in range(99):
         about = {
@@ -402,7 +402,7 @@ def test_a_server_does_not_fill_a_silo_with_studies(world):
         }
         known.propose(offered.model_copy(update=about))
     queue.submit(study_file(federation, "third"))
-    assert "100 studies" in heard(federation, "silo-0")[0]
+    assert "100 studies" in proposals(federation, "silo-0")[0]
     assert len(known.all) == 100
 
 

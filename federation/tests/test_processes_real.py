@@ -73,32 +73,32 @@ def port():
 def kits(tmp_path):
     pytest.importorskip("flwr")
     (tmp_path / "federation.toml").write_text(agreement(port(), ["north"], rounds=ROUNDS))
-    out = tmp_path / "kits"
-    provision(tmp_path / "federation.toml", out)
-    app = out / "server" / "app" / "pomona_app"
+    folder = tmp_path / "kits"
+    provision(tmp_path / "federation.toml", folder)
+    app = folder / "server" / "app" / "pomona_app"
     (app / "server_app.py").write_text(SERVER_APP.format(rounds=ROUNDS))
     (app / "client_app.py").write_text(CLIENT_APP.format(path=str(tmp_path / "loaded")))
     for kit in ("server", "north"):
-        (out / kit / "app.sha256").write_text(bundle_sha256(out / "server" / "app") + "\n")
-    (out / "north" / "silo.toml").write_text('name = "north"\n[data]\nname = "digits"\n')
-    before = set(process_tree(os.getpid()))
-    yield out
+        (folder / kit / "app.sha256").write_text(bundle_sha256(folder / "server" / "app") + "\n")
+    (folder / "north" / "silo.toml").write_text('name = "north"\n[data]\nname = "digits"\n')
+    processes_before = set(process_tree(os.getpid()))
+    yield folder
     assert not (tmp_path / "loaded").exists(), "a silo runs no code that the server sends"
-    assert not set(process_tree(os.getpid())) - before
+    assert not set(process_tree(os.getpid())) - processes_before
 
 
-def run(what, folder, log):
-    words = [sys.executable, "-m", "pomona", what, "start", "--folder", str(folder)]
+def run(role, folder, log):
+    command = [sys.executable, "-m", "pomona", role, "start", "--folder", str(folder)]
     with log.open("ab") as file:
         return subprocess.Popen(
-            words, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True
+            command, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True
         )
 
 
-def until(what, seconds=120):
-    began = time.monotonic()
-    while not (value := what()):
-        assert time.monotonic() - began < seconds, "too long"
+def wait_for(condition, seconds=120):
+    start_time = time.monotonic()
+    while not (value := condition()):
+        assert time.monotonic() - start_time < seconds, "too long"
         time.sleep(0.1)
     return value
 
@@ -123,11 +123,11 @@ def test_a_run_that_was_submitted_before_a_death_is_stopped_before_the_next(kits
 
     server = run("server", kits / "server", log)
     try:
-        (first,) = until(lambda: runs("submitted"))
+        (first,) = wait_for(lambda: runs("submitted"))
         server.kill()
         server.wait()
         server = run("server", kits / "server", log)
-        until(lambda: len(runs("submitted")) == 2)
+        wait_for(lambda: len(runs("submitted")) == 2)
         assert runs("withdrawn") == [first]
         server.terminate()
         assert server.wait(10) == 143
@@ -141,20 +141,20 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
     silo = run("silo", kits / "north", log)
     server = run("server", kits / "server", log)
     try:
-        until(lambda: round_(kits) >= 1)
-        os.kill(until(lambda: pid_of(server, "ServerApp")), signal.SIGKILL)
-        until(lambda: "ServerApp is gone" in log.read_text())
+        wait_for(lambda: round_(kits) >= 1)
+        os.kill(wait_for(lambda: pid_of(server, "ServerApp")), signal.SIGKILL)
+        wait_for(lambda: "ServerApp is gone" in log.read_text())
         reached = round_(kits)
-        until(lambda: round_(kits) > reached)
+        wait_for(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
         os.kill(pid_of(server, "SuperLink"), signal.SIGKILL)
-        until(lambda: "SuperLink is gone" in log.read_text())
+        wait_for(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
-        until(lambda: round_(kits) > reached)
-        began = time.monotonic()
+        wait_for(lambda: round_(kits) > reached)
+        start_time = time.monotonic()
         server.terminate()
         assert server.wait(10) == 143
-        stopped = time.monotonic() - began
+        stopped = time.monotonic() - start_time
         assert (read_status(state).state, read_status(state).code) == ("interrupted", 143)
         assert silo.poll() is None
         server = run("server", kits / "server", log)
@@ -186,7 +186,7 @@ def strangers_are_refused(kits):
     address = (kits / "server" / "federation.toml").read_text().split('server = "')[1].split('"')[0]
     context = ssl.create_default_context(cafile=str(kits / "server" / "certs" / "ca.crt"))
 
-    def ask(path, headers):
+    def status_code(path, headers):
         request = urllib.request.Request(f"https://{address}{path}", headers=headers)
         try:
             with urllib.request.urlopen(request, context=context, timeout=20) as answer:
@@ -194,29 +194,29 @@ def strangers_are_refused(kits):
         except urllib.error.HTTPError as fault:
             return fault.code
 
-    assert ask("/health", {"X-Forwarded-For": "203.0.113.9"}) == 200
-    assert ask("/docs", {}) == 200
-    assert ask("/docs", {"X-Forwarded-For": "127.0.0.1"}) == 403
-    assert ask("/v1/control/list-runs", {"X-Forwarded-For": "127.0.0.1"}) == 403
+    assert status_code("/health", {"X-Forwarded-For": "203.0.113.9"}) == 200
+    assert status_code("/docs", {}) == 200
+    assert status_code("/docs", {"X-Forwarded-For": "127.0.0.1"}) == 403
+    assert status_code("/v1/control/list-runs", {"X-Forwarded-For": "127.0.0.1"}) == 403
 
 
 def test_a_revoked_silo_says_so_and_knocks_no_more(kits, tmp_path):
-    log, said = tmp_path / "log", tmp_path / "silo"
-    silo, server = run("silo", kits / "north", said), run("server", kits / "server", log)
+    log, silo_log = tmp_path / "log", tmp_path / "silo"
+    silo, server = run("silo", kits / "north", silo_log), run("server", kits / "server", log)
     try:
-        until(lambda: round_(kits) >= 1)
+        wait_for(lambda: round_(kits) >= 1)
         dismiss(kits / "server", "north")
         assert silo.wait(400) == ProtocolError.code
-        ended = [line for line in said.read_text().splitlines() if "the node ended" in line]
+        end_lines = [line for line in silo_log.read_text().splitlines() if "the node ended" in line]
         assert [
-            f"was revoked ({k} of {REFUSALS} times)" in line for k, line in enumerate(ended, 1)
+            f"was revoked ({k} of {REFUSALS} times)" in line for k, line in enumerate(end_lines, 1)
         ] == [True] * 4
-        assert "ask its administrator" in said.read_text().splitlines()[-1]
-        standing = status.silo(kits / "north")
-        assert (standing["state"], f"{REFUSALS} of {REFUSALS} times" in standing["reason"]) == (
-            "revoked",
-            True,
-        )
+        assert "ask its administrator" in silo_log.read_text().splitlines()[-1]
+        silo_status = status.silo(kits / "north")
+        assert (
+            silo_status["state"],
+            f"{REFUSALS} of {REFUSALS} times" in silo_status["reason"],
+        ) == ("revoked", True)
     finally:
         for process in (silo, server):
             process.terminate()
@@ -227,11 +227,11 @@ def test_a_node_refuses_an_app_that_was_changed(kits, tmp_path):
     log = tmp_path / "log"
     (kits / "north" / "app.sha256").write_text("0" * 64 + "\n")
     silo, server = run("silo", kits / "north", log), run("server", kits / "server", log)
-    said = kits / "north" / "state" / "logs" / "node.log"
+    node_log = kits / "north" / "state" / "logs" / "node.log"
     try:
-        until(lambda: said.exists() and REFUSAL in said.read_text())
-        told = kits / "server" / "run" / "errors"
-        until(lambda: told.exists() and REFUSAL in told.read_text())
+        wait_for(lambda: node_log.exists() and REFUSAL in node_log.read_text())
+        errors = kits / "server" / "run" / "errors"
+        wait_for(lambda: errors.exists() and REFUSAL in errors.read_text())
         assert round_(kits) == 0
     finally:
         for process in (silo, server):

@@ -74,16 +74,16 @@ def kit(tmp_path_factory):
     """Kits for north, south, and west, which supplied its own key; under a umask that forbids
     nothing.
     """
-    home = tmp_path_factory.mktemp("provision")
-    own = keys.silo()
-    (home / "west.pub").write_bytes(own.public)
-    path = written(home, {"name": "north"}, {"name": "south"}, {"name": "west", "key": "west.pub"})
+    base = tmp_path_factory.mktemp("provision")
+    own_pair = keys.silo()
+    (base / "west.pub").write_bytes(own_pair.public)
+    path = written(base, {"name": "north"}, {"name": "south"}, {"name": "west", "key": "west.pub"})
     umask = os.umask(0)
     try:
-        provision(path, home / "kits")
+        provision(path, base / "kits")
     finally:
         os.umask(umask)
-    return home / "kits"
+    return base / "kits"
 
 
 @pytest.fixture
@@ -92,28 +92,28 @@ def copy(kit, tmp_path):
 
 
 def peers(*names):
-    return {f"{name}.{end}" for name in names for end in ("pub", "cert")}
+    return {f"{name}.{suffix}" for name in names for suffix in ("pub", "cert")}
 
 
 def test_every_kit_holds_what_it_needs_and_no_more(kit):
-    everybody = ("north", "south", "west")
-    assert {p.name for p in kit.iterdir()} == {"authority", "server", *everybody}
+    silos = ("north", "south", "west")
+    assert {p.name for p in kit.iterdir()} == {"authority", "server", *silos}
     assert files(kit / "authority") == {"ca.key", "ca.crt"}
     assert files(kit / "server") == SHARED | APP | {
         "pomona-server-hospitals.service",
         "app.sha256",
     } | {f"certs/{name}" for name in ("ca.crt", "server.crt", "server.key")} | {
-        f"keys/{name}" for name in peers(*everybody)
+        f"keys/{name}" for name in peers(*silos)
     }
-    for name in everybody:
-        own = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
-        assert files(kit / name) == SHARED | own | {
+    for name in silos:
+        own_keys = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
+        assert files(kit / name) == SHARED | own_keys | {
             f"pomona-silo-hospitals-{name}.service",
             "silo.toml",
             "app.sha256",
             "certs/ca.crt",
             "certs/silo.crt",
-        } | {f"keys/peers/{peer}" for peer in peers(*everybody)}
+        } | {f"keys/peers/{peer}" for peer in peers(*silos)}
     assert not [p for p in kit.parent.iterdir() if p.name.startswith(".")]
 
 
@@ -127,8 +127,8 @@ def test_private_keys_are_in_their_own_kit_alone(kit):
     secrets = {
         p.read_bytes() for p in kit.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()
     }
-    places = [p for p in kit.rglob("*") if p.is_file() and p.read_bytes() in secrets]
-    assert {str(p.relative_to(kit)) for p in places} == {
+    paths = [p for p in kit.rglob("*") if p.is_file() and p.read_bytes() in secrets]
+    assert {str(p.relative_to(kit)) for p in paths} == {
         "authority/ca.key",
         "server/certs/server.key",
         "north/keys/silo.key",
@@ -185,8 +185,8 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     model = {"name": "fasttext" if task["kind"] == "text" else "mlp"}
     run = {"method": "fedavg", "lr": 0.1, "privacy": privacy, "model": model}
     provision(written(tmp_path, {"name": "north"}, task=task, run=run), tmp_path / "kits")
-    home = tmp_path / "kits/north"
-    data = SiloFile.load(home / "silo.toml").data
+    kit = tmp_path / "kits/north"
+    data = SiloFile.load(kit / "silo.toml").data
     assert (data.targets, data.classes) == (
         task.get("targets", "classes"),
         tuple(task.get("classes", ())),
@@ -196,9 +196,9 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     assert (data.label_column, data.label_columns) == (
         ("label", ()) if task.get("classes") else (None, ("target-1",))
     )
-    (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
-    assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
-    assert "\nopacus==" in (home / "wheels/requirements.lock").read_text()
+    (kit / "silo.toml").write_text((kit / "silo.toml").read_text().replace("# accept", "accept"))
+    assert SiloFile.load(kit / "silo.toml").accept_epsilon == 3.0
+    assert "\nopacus==" in (kit / "wheels/requirements.lock").read_text()
 
 
 SENDING_LOSSES = {"q-fedavg", "pgfed", "pgfedmo", "ifca"}
@@ -286,10 +286,10 @@ def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
     with zipfile.ZipFile(BytesIO(bundle.read_bytes())) as archive:
         names = set(archive.namelist()) - {".info/CONTENT"}
         assert names == {name.removeprefix("app/") for name in APP}
-        about = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
-        assert about["config"] == {"study": ""}
-        for half in ("serverapp", "clientapp"):
-            module, name = about["components"][half].split(":")
+        settings = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
+        assert settings["config"] == {"study": ""}
+        for component in ("serverapp", "clientapp"):
+            module, name = settings["components"][component].split(":")
             code = archive.read(f"{module.replace('.', '/')}.py").decode()
             assert f"from pomona_federation.flower_apps import {module[-10:]} as {name}" in code
 
@@ -317,9 +317,9 @@ def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves
 
 
 def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
-    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
-    made = add(copy, "east")
-    assert (made.silos, made.brought) == (("east",), frozenset())
+    files_before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    added = add(copy, "east")
+    assert (added.silos, added.brought) == (("east",), frozenset())
     assert files(copy / "east") - {"keys/silo.key"} == {
         str(name).replace("west", "east") for name in files(copy / "west")
     } | {f"keys/peers/{peer}" for peer in peers("west")}
@@ -334,7 +334,7 @@ def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
         assert keys.certified(
             ca, "hospitals", "east", public, path.with_suffix(".cert").read_bytes()
         )
-    assert {p: p.read_bytes() for p in before} == before
+    assert {p: p.read_bytes() for p in files_before} == files_before
 
 
 class Killed(BaseException):
@@ -345,7 +345,7 @@ def test_an_add_that_was_cut_short_anywhere_is_completed_by_the_same_command(cop
     """Before the rename of each key or certificate, whose temporary file a kill leaves behind."""
     left, replace = [0], Path.replace
 
-    def cut(path, target):
+    def killed_replace(path, target):
         if Path(target).name in {"east.pub", "east.cert"}:
             if not left[0]:
                 raise Killed
@@ -360,7 +360,7 @@ def test_an_add_that_was_cut_short_anywhere_is_completed_by_the_same_command(cop
             path.unlink()
         left[0] = writes
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", cut)
+            patch.setattr(Path, "replace", killed_replace)
             patch.setattr(Path, "unlink", lambda *_, **__: None)
             with pytest.raises(Killed):
                 add(copy, "east")
@@ -400,10 +400,10 @@ def test_a_newcomer_may_bring_its_key_but_not_anothers(copy, tmp_path):
 
 @pytest.mark.parametrize("name", ["north", "server", "authority", "../x", "-x", "Ä", ""])
 def test_a_newcomers_name_is_new_and_is_one(copy, name):
-    before = files(copy)
+    files_before = files(copy)
     with pytest.raises(ConfigError, match="name"):
         add(copy, name)
-    assert files(copy) == before
+    assert files(copy) == files_before
 
 
 def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
@@ -418,12 +418,12 @@ def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
 # Renewal
 
 
-def aged(home, days):
+def aged(folder, days):
     """The kits' server certificate as if they had been made this many days ago."""
     pair = keys.Pair(
-        (home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes()
+        (folder / "authority/ca.key").read_bytes(), (folder / "authority/ca.crt").read_bytes()
     )
-    path = home / "server/certs/server.crt"
+    path = folder / "server/certs/server.crt"
     path.write_bytes(
         certificates.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days))
     )
@@ -432,32 +432,32 @@ def aged(home, days):
 
 def test_the_servers_certificate_is_renewed_and_nothing_else_changes(copy, capsys):
     path = aged(copy, 820)
-    before = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
-    assert call(capsys, "--out", copy, "--json", what="renew")[0] == 0
-    after = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
-    assert {p for p in after if after[p] != before.get(p)} == {path}
-    assert before.keys() == after.keys()
-    assert after[path][1] == before[path][1]
-    until = certificates.certificate(
+    old = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
+    assert deploy(capsys, "--out", copy, "--json", action="renew")[0] == 0
+    new = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
+    assert {p for p in new if new[p] != old.get(p)} == {path}
+    assert old.keys() == new.keys()
+    assert new[path][1] == old[path][1]
+    expiry = certificates.certificate(
         path, copy / "server/certs/server.key", copy / "north/certs/ca.crt"
     )
-    assert timedelta(days=824) < until - datetime.now(UTC) <= timedelta(days=825)
+    assert timedelta(days=824) < expiry - datetime.now(UTC) <= timedelta(days=825)
     context = ssl.create_default_context(cafile=copy / "north/certs/ca.crt")
     assert context.get_ca_certs()[0]["notAfter"], "silos keep theirs"
-    code, said, _ = call(capsys, "--out", copy, what="renew")
+    code, output, _ = deploy(capsys, "--out", copy, action="renew")
     assert code == 0
-    assert f"valid until {until:%Y-%m-%d}" in said
-    assert "pomona server stop" in said
+    assert f"valid until {expiry:%Y-%m-%d}" in output
+    assert "pomona server stop" in output
 
 
 def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
     ca = copy / "authority/ca.crt"
-    kept = ca.read_bytes()
+    original = ca.read_bytes()
     ca.write_bytes(certificates.authority("other").public)
-    code, _, said = call(capsys, "--out", copy, what="renew")
-    assert (code, said.count("\n")) == (2, 1)
-    assert "not signed by this authority" in said
-    ca.write_bytes(kept)
+    code, _, error = deploy(capsys, "--out", copy, action="renew")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "not signed by this authority" in error
+    ca.write_bytes(original)
     aged(copy, -3600)  # as if there were 52 days left of the authority's ten years
     with pytest.raises(ConfigError, match=r"as long as its authority.*new federation"):
         renew(copy)
@@ -476,10 +476,10 @@ def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
 
 
 def test_kits_are_never_written_over(kit, tmp_path):
-    before = {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()}
+    files_before = {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()}
     with pytest.raises(StorageError, match=r"kits exists already.*--add"):
         provision(kit.parent / "federation.toml", kit)
-    assert {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()} == before
+    assert {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()} == files_before
     (tmp_path / "dangling").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="exists already"):
         provision(kit.parent / "federation.toml", tmp_path / "dangling")
@@ -507,8 +507,8 @@ def test_two_silos_with_one_key_are_refused(tmp_path):
 
 def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
     path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
-    made = provision(path, tmp_path / "kits")
-    assert made.expiry is None
+    provisioned = provision(path, tmp_path / "kits")
+    assert provisioned.expiry is None
     add(tmp_path / "kits", "east")
     assert not [
         name
@@ -531,10 +531,10 @@ def test_the_certificate_names_the_server_as_silos_and_as_its_own_processes_reac
         certificate = certificates.x509.load_pem_x509_certificate(
             (folder / "server/certs/server.crt").read_bytes()
         )
-        said = certificate.extensions.get_extension_for_class(
+        extension = certificate.extensions.get_extension_for_class(
             certificates.x509.SubjectAlternativeName
         ).value
-        return {str(name.value) for name in said}
+        return {str(name.value) for name in extension}
 
     def provisioned_for(name, **at):
         return names(provision(written(tmp_path, {"name": "north"}, **at), tmp_path / name).folder)
@@ -560,47 +560,47 @@ def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
         "x.whl": b"x",
     }.items():
         (folder / name).write_bytes(content)
-    path, out = written(tmp_path, {"name": "north"}), tmp_path / "kits"
-    assert call(capsys, path, "--out", out, "--wheels", folder)[0] == 0
-    add(out, "east")
+    path, kits = written(tmp_path, {"name": "north"}), tmp_path / "kits"
+    assert deploy(capsys, path, "--out", kits, "--wheels", folder)[0] == 0
+    add(kits, "east")
     for member in ("server", "north", "east"):
-        assert files(out / member / "wheels") == {
+        assert files(kits / member / "wheels") == {
             "README.txt",
             *own_wheels(),
             "SHA256SUMS",
             "requirements.lock",
         }
-        assert (out / member / "wheels/requirements.lock").read_bytes() == lock
+        assert (kits / member / "wheels/requirements.lock").read_bytes() == lock
         subprocess.run(
             ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
-            cwd=out / member / "wheels",
+            cwd=kits / member / "wheels",
             check=True,
         )
         for name in ("README.md", "Dockerfile"):
-            text = (out / member / name).read_text()
+            text = (kits / member / name).read_text()
             assert "--require-hashes" in text
             assert "--no-deps" in text
             assert "pomona[" not in text
 
 
-@pytest.mark.parametrize(("words", "kind"), [((), "cpu"), (("--libraries", "cuda"), "cuda")])
+@pytest.mark.parametrize(("options", "kind"), [((), "cpu"), (("--libraries", "cuda"), "cuda")])
 def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(
-    words, kind, tmp_path, capsys
+    options, kind, tmp_path, capsys
 ):
-    out = tmp_path / "kits"
-    said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, *words)[1]
-    add(out, "east")
+    kits = tmp_path / "kits"
+    output = deploy(capsys, written(tmp_path, {"name": "north"}), "--out", kits, *options)[1]
+    add(kits, "east")
     lock = locked(kind)["requirements.lock"]
-    about = {
+    title = {
         "cpu": "PyTorch for CPU: Python 3.11",
         "cuda": "PyTorch for CUDA: Python 3.11 to 3.14",
     }[kind]
-    assert f"libraries  by hash: {about}" in said
+    assert f"libraries  by hash: {title}" in output
     for member in ("server", "north", "east"):
-        assert (out / member / "wheels/requirements.lock").read_bytes() == lock
-        assert f"**{about}" in (out / member / "README.md").read_text()
+        assert (kits / member / "wheels/requirements.lock").read_bytes() == lock
+        assert f"**{title}" in (kits / member / "README.md").read_text()
         for name in ("README.md", "Dockerfile"):
-            text = (out / member / name).read_text()
+            text = (kits / member / name).read_text()
             assert "--require-hashes" in text
             assert "pomona[" not in text
             assert "SHA256SUMS" not in text, "there is no wheel of Pomona's yet to compare"
@@ -615,19 +615,19 @@ def test_a_kit_without_a_study_is_compared_by_agreement_and_authority(tmp_path, 
         'name = "hospitals"\nserver = "127.0.0.1:8443"\n[[silo]]\nname = "north"\n[[silo]]\nname '
         '= "south"\n'
     )
-    seen = set()
-    for out in (tmp_path / "one", tmp_path / "other"):
-        said = call(capsys, path, "--out", out)[1]
+    fingerprints = set()
+    for kits in (tmp_path / "one", tmp_path / "other"):
+        output = deploy(capsys, path, "--out", kits)[1]
         digits = hashlib.sha256(
-            Federation.load(path).agreement.encode() + (out / "north/certs/ca.crt").read_bytes()
+            Federation.load(path).agreement.encode() + (kits / "north/certs/ca.crt").read_bytes()
         ).hexdigest()[:16]
         fours = " ".join(digits[i : i + 4] for i in (0, 4, 8, 12))
-        assert f"{fours}: by telephone" in said
-        assert f"\n    {fours}\n" in (out / "north" / "README.md").read_text()
-        lines, _, _ = preflight.run(out / "north")
+        assert f"{fours}: by telephone" in output
+        assert f"\n    {fours}\n" in (kits / "north" / "README.md").read_text()
+        lines, _, _ = preflight.run(kits / "north")
         assert [line.text[:19] for line in lines if line.check == "compare"] == [fours]
-        seen.add(fours)
-    assert len(seen) == 2
+        fingerprints.add(fours)
+    assert len(fingerprints) == 2
 
 
 def test_a_folder_of_wheels_needs_pomonas(tmp_path):
@@ -664,12 +664,12 @@ def test_no_two_kits_share_a_name_on_one_machine(kit, tmp_path):
         tmp_path / "kits" / "north",
     ]
     units, names = set(), set()
-    for home in kits:
-        (unit,) = home.glob("*.service")
+    for folder in kits:
+        (unit,) = folder.glob("*.service")
         units.add(unit.name)
-        made = yaml.safe_load((home / "compose.yaml").read_text())
-        (service,) = made["services"].values()
-        names |= {made["name"], service["image"], service["container_name"]}
+        compose = yaml.safe_load((folder / "compose.yaml").read_text())
+        (service,) = compose["services"].values()
+        names |= {compose["name"], service["image"], service["container_name"]}
     assert units == {f"pomona-server-{name}.service" for name in ("hospitals", "other")} | {
         f"pomona-silo-{name}.service"
         for name in ("hospitals-north", "hospitals-south", "other-north")
@@ -686,8 +686,8 @@ def test_a_kit_is_installed_as_the_guide_says(kit):
         text = (kit / name / "README.md").read_text()
         first, service = text.split("## Instead: as a service of the machine")
         assert "\n    python3 -m venv pomona-env\n" in first
-        both = " ".join(f"{name}/wheels/{wheel}" for wheel in own_wheels())
-        assert f"    pomona-env/bin/pip install --no-index --no-deps {both}\n" in first
+        wheels = " ".join(f"{name}/wheels/{wheel}" for wheel in own_wheels())
+        assert f"    pomona-env/bin/pip install --no-index --no-deps {wheels}\n" in first
         assert "/opt/pomona" not in first
         assert "useradd" in service
     assert "\npython3 -m venv pomona-env\npomona-env/bin/pip install " in guide
@@ -700,35 +700,35 @@ def test_start_is_one_command_of_posix_sh(kit, name, tmp_path):
     bin_.mkdir()
     (bin_ / "pomona").write_text('#!/bin/sh\necho "$@"\n')
     (bin_ / "pomona").chmod(0o700)
-    moved = shutil.copytree(kit / name, tmp_path / "a kit")
-    said = subprocess.run(
-        [moved / "start.sh"],
+    copied = shutil.copytree(kit / name, tmp_path / "a kit")
+    process = subprocess.run(
+        [copied / "start.sh"],
         env={"PATH": f"{bin_}:/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=True,
     )
     role = "server" if name == "server" else "silo"
-    assert said.stdout == f"{role} start --folder {moved}\n"
+    assert process.stdout == f"{role} start --folder {copied}\n"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 @pytest.mark.parametrize("low", [False, True])
 def test_systemd_accepts_the_units(kit, tmp_path, low):
-    home = kit
+    kits = kit
     if low:
         provision(
             written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits"
         )
-        home = tmp_path / "kits"
+        kits = tmp_path / "kits"
     for unit in (
-        home / "server/pomona-server-hospitals.service",
-        home / "north/pomona-silo-hospitals-north.service",
+        kits / "server/pomona-server-hospitals.service",
+        kits / "north/pomona-silo-hospitals-north.service",
     ):
-        said = subprocess.run(
+        process = subprocess.run(
             ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True
         )
-        assert said.stdout + said.stderr == ""
+        assert process.stdout + process.stderr == ""
         lines = unit.read_text().splitlines()
         assert ("CapabilityBoundingSet=CAP_NET_BIND_SERVICE" in lines) == (
             low and "server" in unit.name
@@ -737,21 +737,21 @@ def test_systemd_accepts_the_units(kit, tmp_path, low):
 
 def test_compose_files_say_what_they_should(kit, tmp_path):
     provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
-    for home, host in ((kit, {"server"}), (tmp_path / "kits", {"server", "north"})):
+    for folder, host in ((kit, {"server"}), (tmp_path / "kits", {"server", "north"})):
         for name in ("server", "north"):
-            made = yaml.safe_load((home / name / "compose.yaml").read_text())
+            compose = yaml.safe_load((folder / name / "compose.yaml").read_text())
             role, state = ("server", "run") if name == "server" else ("silo", "state")
-            service = made["services"][role]
-            assert made.keys() == {"name", "services"}
+            service = compose["services"][role]
+            assert compose.keys() == {"name", "services"}
             assert service.keys() - {"network_mode"} == COMPOSE.keys()
-            for key, kind in COMPOSE.items():
-                assert isinstance(service[key], kind), key
+            for key, type_ in COMPOSE.items():
+                assert isinstance(service[key], type_), key
             assert (service.get("network_mode") == "host") == (name in host)
             assert "ports" not in service
             # the mark of its state is keyed by it
             machine = ["/etc/machine-id:/etc/machine-id:ro"] if role == "silo" else []
             assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}", *machine]
-            assert (home / name / state).is_dir()
+            assert (folder / name / state).is_dir()
             assert service["read_only"] is True
             assert service["restart"] == "on-failure"
 
@@ -766,8 +766,8 @@ def test_a_container_is_restarted_on_the_codes_on_which_the_unit_is(kit, name, t
     script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
     for code in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 130, 143):
         (tmp_path / "start.sh").write_text(f"exit {code}\n")
-        done = subprocess.run([shell, option, script], capture_output=True, check=False)
-        assert done.returncode == (0 if str(code) in listed.split() else code)
+        run = subprocess.run([shell, option, script], capture_output=True, check=False)
+        assert run.returncode == (0 if str(code) in listed.split() else code)
 
 
 def test_a_containers_stop_reaches_pomona_and_waits_for_it(kit, tmp_path):
@@ -798,8 +798,8 @@ def test_a_stop_before_the_container_knows_its_process_reaches_it(kit, tmp_path)
     script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
     early = script.replace("& child=$!", "& number=$!; sleep 0.2; kill -TERM $$; child=$number", 1)
     assert early != script
-    done = subprocess.run([shell, option, early], capture_output=True, check=False, timeout=60)
-    assert done.returncode == 0
+    run = subprocess.run([shell, option, early], capture_output=True, check=False, timeout=60)
+    assert run.returncode == 0
 
 
 COMPOSE = {  # keys of a service, with their types, from the Compose specification
@@ -836,16 +836,16 @@ def test_keys_do_not_enter_the_image(kit):
 # The command
 
 
-def call(capsys, *words, what="provision"):
+def deploy(capsys, *arguments, action="provision"):
     """Run a command in this process: exit code, standard output, standard error."""
-    return command_line.call(capsys, "deploy", what, *words)
+    return command_line.call(capsys, "deploy", action, *arguments)
 
 
 def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
-    path, out = written(tmp_path, {"name": "north"}, {"name": "south"}), tmp_path / "kits"
-    code, said, _ = call(capsys, path, "--out", out)
+    path, kits = written(tmp_path, {"name": "north"}, {"name": "south"}), tmp_path / "kits"
+    code, output, _ = deploy(capsys, path, "--out", kits)
     assert code == 0
-    for word in (
+    for phrase in (
         "north",
         "south",
         "server",
@@ -853,22 +853,22 @@ def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
         "in person or encrypted",
         Federation.load(path).agreement,
     ):
-        assert word in said
-    code, said, _ = call(capsys, "--out", out, "--add", "east")
+        assert phrase in output
+    code, output, _ = deploy(capsys, "--out", kits, "--add", "east")
     assert code == 0
-    assert "east.cert" in said
-    assert "pomona server add east --key east.pub" in said
-    code, said, _ = call(capsys, "--out", out, "--add", "upper", "--json")
-    assert json.loads(said)["silos"] == [
-        {"name": "upper", "kit": str(out / "upper"), "own_key": False}
+    assert "east.cert" in output
+    assert "pomona server add east --key east.pub" in output
+    code, output, _ = deploy(capsys, "--out", kits, "--add", "upper", "--json")
+    assert json.loads(output)["silos"] == [
+        {"name": "upper", "kit": str(kits / "upper"), "own_key": False}
     ]
-    for words in ([], [path, "--add", "x"], [path, "--key", "k.pub"]):
-        code, _, said = call(capsys, *words)
-        assert (code, said.count("\n")) == (2, 1)
-        assert "error[CONFIG]: give either a federation.toml, or --add NAME" in said
-    code, _, said = call(capsys, path, "--out", out)
+    for arguments in ([], [path, "--add", "x"], [path, "--key", "k.pub"]):
+        code, _, output = deploy(capsys, *arguments)
+        assert (code, output.count("\n")) == (2, 1)
+        assert "error[CONFIG]: give either a federation.toml, or --add NAME" in output
+    code, _, output = deploy(capsys, path, "--out", kits)
     assert code == 6
-    assert "never overwritten" in said
+    assert "never overwritten" in output
 
 
 def test_help_loads_neither_flower_nor_torch():
@@ -877,8 +877,8 @@ def test_help_loads_neither_flower_nor_torch():
         "SystemExit: pass\n"
     )
     code += "assert not {'torch', 'flwr', 'cryptography'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "provision" in done.stdout
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "provision" in run.stdout
 
 
 def test_a_federation_without_a_study_has_kits_that_speak_of_none(tmp_path):
@@ -891,8 +891,8 @@ def test_a_federation_without_a_study_has_kits_that_speak_of_none(tmp_path):
         assert "Method" not in readme
         assert "study" in readme
         assert "None" not in readme
-    own = tomllib.loads((tmp_path / "kits/north/silo.toml").read_text())
-    assert own["data"]["label_column"] == "label"
+    settings = tomllib.loads((tmp_path / "kits/north/silo.toml").read_text())
+    assert settings["data"]["label_column"] == "label"
 
 
 def test_a_run_without_a_task_is_no_study(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import pomona
-from federation_in_process import deployed, same, settings
+from federation_in_process import deployed, equal, settings
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.core.rng import stream
 from pomona.methods import METHODS
@@ -63,8 +63,8 @@ def recorded(folder):
         path.stem: load_file(path) for path in sorted((folder / "models").glob("client-*.s*"))
     }
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    kept = ("evaluation", "round")
-    rows = [{**e, "seconds": 0} for e in events if e["event"] in kept]
+    compared = ("evaluation", "round")
+    rows = [{**e, "seconds": 0} for e in events if e["event"] in compared]
     return {n: {k: t.tobytes() for k, t in model.items()} for n, model in models.items()}, rows
 
 
@@ -76,7 +76,7 @@ def test_a_deployed_study_has_the_models_of_its_simulation(number, world):
         federation.run()
     except (ConfigError, QuorumError) as fault:
         pytest.skip(f"refused: {fault}"[:200])
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 class Interrupted:

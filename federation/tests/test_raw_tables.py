@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 import pomona
-from federation_in_process import APPLE, LocalGrid, deployed, loaded, run_study, same
+from federation_in_process import APPLE, LocalGrid, deployed, equal, loaded, run_study
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
@@ -24,8 +24,8 @@ from pomona_federation.task_settings import TaskSettings, of_files
 SITES = ("north", "east", "south")
 ROWS = {"train": 48, "test": 12}  # silos draw their validation rows
 HEAD = "age,ward,visit,dose,outcome"
-OWN = {"label_column": "outcome", "classes": ["well", "ill"]}
-AGREED = {
+LABELS = {"label_column": "outcome", "classes": ["well", "ill"]}
+TERMS = {
     "missing": "median",
     "categories": ["ward"],
     "dates": ["visit"],
@@ -39,7 +39,7 @@ def site(folder, number):
     """
     draw, files = np.random.Generator(np.random.Philox(number)), {}
     order = [(k + number) % 4 for k in range(4)]
-    for part, count in ROWS.items():
+    for split, count in ROWS.items():
         lines = []
         for _ in range(count):
             age = draw.integers(20, 90)
@@ -56,9 +56,9 @@ def site(folder, number):
                     [*(cells[k] for k in order), "ill" if age + draw.normal(0, 9) > 55 else "well"]
                 )
             )
-        files[part] = folder / f"{part}.csv"
+        files[split] = folder / f"{split}.csv"
         head = HEAD.split(",")
-        files[part].write_text(
+        files[split].write_text(
             "\n".join([",".join([*(head[k] for k in order), "outcome"]), *lines]) + "\n"
         )
     return {key: str(path) for key, path in files.items()}
@@ -67,15 +67,15 @@ def site(folder, number):
 def sorted_columns(files, folder):
     """The same rows with all columns in one order, as one simulation needs them."""
     folder.mkdir()
-    made = {}
-    for part, path in files.items():
+    paths = {}
+    for split, path in files.items():
         rows = [line.split(",") for line in Path(path).read_text().splitlines()]
         order = [rows[0].index(name) for name in HEAD.split(",")]
-        made[part] = str(folder / f"{part}.csv")
-        (folder / f"{part}.csv").write_text(
+        paths[split] = str(folder / f"{split}.csv")
+        (folder / f"{split}.csv").write_text(
             "\n".join(",".join(row[k] for k in order) for row in rows) + "\n"
         )
-    return made
+    return paths
 
 
 @pytest.mark.long
@@ -95,10 +95,10 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     }
     config = resolve(
         {**run, "workers": 1, "largest_share": 0.5, "partition": {"name": "natural"}},
-        {"data": {"clients": clients, **OWN, **AGREED}},
+        {"data": {"clients": clients, **LABELS, **TERMS}},
     )
     scenario = Scenario.prepare(config)
-    (by,) = scenario.dataset.preprocessing
+    (preprocessing,) = scenario.dataset.preprocessing
     tree = tomllib.loads(
         federation_file(scenario, "127.0.0.1:28443", deadline=60.0, wait=5.0, quorum=1)
     )
@@ -107,9 +107,9 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     kits = tmp_path / "kits"
     provision(tmp_path / "federation.toml", kits)
     names = [silo["name"] for silo in tree["silo"]]
-    for name, own in zip(names, files.values(), strict=True):
+    for name, paths in zip(names, files.values(), strict=True):
         path = kits / name / "silo.toml"
-        data = {"clients": [{"name": name, **own}], **OWN}
+        data = {"clients": [{"name": name, **paths}], **LABELS}
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / n for i, n in enumerate(names)})
     run_study(grid, kits / "server")
@@ -118,10 +118,10 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     theirs = {
         n: tmp_path / "run" / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(names)
     }
-    assert same(deployed(SimpleNamespace(names=names, kits=kits)), loaded(theirs))
+    assert equal(deployed(SimpleNamespace(names=names, kits=kits)), loaded(theirs))
     model = PersonalModel.load(kits / names[0] / "state" / "models" / "personal.safetensors")
-    assert model.about.preprocessing == by
-    assert model.about.columns == by.features
+    assert model.about.preprocessing == preprocessing
+    assert model.about.columns == preprocessing.features
 
 
 def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
@@ -129,7 +129,7 @@ def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
     path = tmp_path / "first.csv"
     path.write_text(text)
     data = read(
-        data_settings(name="table", path=path, **OWN, missing="median", categories=("ward",))
+        data_settings(name="table", path=path, **LABELS, missing="median", categories=("ward",))
     )
     return TaskSettings(
         kind="table",
@@ -146,7 +146,7 @@ def silo(tmp_path, text, task):
     return conformed(
         read(
             tabular.settings_as_agreed(
-                data_settings(name="table", path=path, **OWN), task.preprocessing
+                data_settings(name="table", path=path, **LABELS), task.preprocessing
             )
         ),
         task,
@@ -156,17 +156,17 @@ def silo(tmp_path, text, task):
 def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
     task = agreement(tmp_path)
     assert task.preprocessing.features == ("age", "age missing", "ward=A", "ward=B")
-    found = silo(tmp_path, "ward,outcome,age\nC,ill,\n?,well,7\n", task)
-    assert found.x.tolist() == [[2, 1, 0, 0], [7, 0, 1, 0]]
-    assert "column ward: 1 of 2 rows have categories" in found.notes[-1]
+    dataset = silo(tmp_path, "ward,outcome,age\nC,ill,\n?,well,7\n", task)
+    assert dataset.x.tolist() == [[2, 1, 0, 0], [7, 0, 1, 0]]
+    assert "column ward: 1 of 2 rows have categories" in dataset.notes[-1]
 
 
 def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("30,2024-03-01,A,well\n,2024-03-02,B,ill\n50,2024-03-05,B,ill\n")
     by_number = {"name": "table", "path": path, "label_column": 3, "classes": ["well", "ill"]}
-    asked = {"categories": (2,), "dates": (1,), "missing": "median"}
-    data = read(data_settings(**by_number, **asked))
+    options = {"categories": (2,), "dates": (1,), "missing": "median"}
+    data = read(data_settings(**by_number, **options))
     task = of_files(data)
     silo = agreed_data(data_settings(**by_number), TaskSettings.model_validate(task))
     assert np.array_equal(silo.x, data.x)
@@ -174,7 +174,7 @@ def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("age,outcome\n1,ill\n2,well\n", "data.categories: .*own.csv has no column 'ward'"),
         (
@@ -187,8 +187,8 @@ def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):
         ),
     ],
 )
-def test_a_table_that_does_not_fit_the_agreement(tmp_path, text, said):
-    with pytest.raises(Exception, match=said) as fault:
+def test_a_table_that_does_not_fit_the_agreement(tmp_path, text, message):
+    with pytest.raises(Exception, match=message) as fault:
         silo(tmp_path, text, agreement(tmp_path))
     assert "\n" not in str(fault.value)
 
@@ -197,8 +197,8 @@ def test_a_silo_without_rows_of_some_class_takes_the_agreed_ones(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("age,ward,outcome\n3,A,ill\n7,B,ill\n")
     settings = data_settings(name="table", path=path, label_column="outcome")
-    found = agreed_data(settings, agreement(tmp_path))
-    assert (found.classes, found.y.tolist()) == (("well", "ill"), [1, 1])
+    dataset = agreed_data(settings, agreement(tmp_path))
+    assert (dataset.classes, dataset.y.tolist()) == (("well", "ill"), [1, 1])
     path.write_text("age,ward,outcome\n3,A,ill\n7,B,dead\n")
     with pytest.raises(DataError, match="an unknown class"):
         agreed_data(settings, agreement(tmp_path))
@@ -217,14 +217,14 @@ def test_gaps_are_refused_where_none_were_agreed_on(tmp_path):
 
 def test_preprocessing_and_shape_of_an_agreement_fit(tmp_path):
     task = agreement(tmp_path)
-    for changes, words in (
+    for changes, message in (
         ({"input_shape": (5,)}, r"preprocessing makes tables of input_shape = \[4\]"),
         (
             {"kind": "image", "input_shape": (2, 2, 4)},
             "preprocessing is for kind = 'table', not 'image'",
         ),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             TaskSettings.model_validate({**task.model_dump(exclude={"dtype"}), **changes})
 
 
@@ -235,7 +235,7 @@ def test_a_preprocessing_for_each_client_is_no_agreement(tmp_path):
         clients.append(
             {"name": name, **sorted_columns(site(tmp_path / name, k), tmp_path / f"{name} sorted")}
         )
-    data = {"clients": clients, "fit": "client", **OWN, **AGREED}
+    data = {"clients": clients, "fit": "client", **LABELS, **TERMS}
     with pytest.raises(
         ConfigError, match=r"data\.fit = client learns a preprocessing for each client"
     ):

@@ -4,7 +4,7 @@ lead.
 
 import pytest
 
-from federation_in_process import APPLE, deployed, lost, same, stopped_after
+from federation_in_process import APPLE, deployed, equal, lost, stopped_after
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
@@ -25,18 +25,18 @@ from test_backup import NODE, PRIVATE, SILO, restored
 
 pytestmark = pytest.mark.long
 
-PLACE = 1
+CLIENT = 1
 METHODS = ["ditto", "fedala", "fedper", "fedfomo", "pgfed", "auto"]
 SUMS = {"secure_aggregation": {"minimum": 2, "max_norm": 10.0}}
 
 
-def behind(world, method=APPLE, run=(), taken=1, **options):
+def behind(world, method=APPLE, run=(), backup_round=1, **options):
     """A federation whose silo-1 is restored, after round 3, from a backup of round ``taken`` (0: of
     a state without the study); it has sat round 4 out.
     """
     federation = world.federation(method, {"rounds": 7, **dict(run)}, quorum=2)
-    if taken:
-        stopped_after(federation, world.patch, taken)
+    if backup_round:
+        stopped_after(federation, world.patch, backup_round)
     backup(federation.kits / SILO, world.folder / "it.tar")
     stopped_after(federation, world.patch, 3)
     restored(federation, world.folder / "it.tar", **options)
@@ -45,7 +45,7 @@ def behind(world, method=APPLE, run=(), taken=1, **options):
     return federation
 
 
-def ended(federation):
+def readmitted_tasks(federation):
     """Take the silo again, and run to the end; its tasks in round 5."""
     federation.grid.sent.clear()
     StudyQueue(federation.server).readmit(SILO)
@@ -54,8 +54,8 @@ def ended(federation):
 
 
 def tasks(federation):
-    sent = [unpacked(m.content) for m in federation.grid.sent if m.metadata.dst_node_id == NODE]
-    return [read(Task, body.body) for body in sent if body.kind == "task"]
+    messages = [unpacked(m.content) for m in federation.grid.sent if m.metadata.dst_node_id == NODE]
+    return [read(Task, body.body) for body in messages if body.kind == "task"]
 
 
 def cohorts(federation):
@@ -70,53 +70,53 @@ def lines(kit, event):
 CASES = [(APPLE, ()), ("fedavg", ()), ("fedavg", SUMS), *((method, ()) for method in METHODS)]
 
 
-@pytest.mark.parametrize("taken", drawn([1, 0]))
+@pytest.mark.parametrize("backup_round", drawn([1, 0]))
 @pytest.mark.parametrize(("method", "run"), drawn(CASES), ids=str)
-def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
-    federation = behind(world, method, run, taken)
+def test_a_restored_silo_sits_out_and_is_taken_again(method, run, backup_round, world):
+    federation = behind(world, method, run, backup_round)
     kit, server = federation.kits / SILO, federation.server
     (unused,) = lines(server, "unused")
     assert unused["reason"] == "silo-state"
-    state = "its state is of round 1" if taken else "it has no state of the study"
-    for words in (state, "from a backup of 2", "this silo's round 3", "pomona server readmit"):
-        assert words in unused["detail"]
-    (task,) = ended(federation)
+    state = "its state is of round 1" if backup_round else "it has no state of the study"
+    for phrase in (state, "from a backup of 2", "this silo's round 3", "pomona server readmit"):
+        assert phrase in unused["detail"]
+    (task,) = readmitted_tasks(federation)
     assert (task.readmitted, task.settled) == (True, 3)
     assert {cohorts(federation)[number] for number in (5, 6, 7)} == {(0, 1, 2)}
     for log in (kit, server):
         (line,) = [line for line in lines(log, "readmitted") if "continued" in line]
-        assert (line["round"], line["settled"], line["continued"]) == (5, 3, taken)
+        assert (line["round"], line["settled"], line["continued"]) == (5, 3, backup_round)
     (note,) = [n.text for n in load(server / "run").notes if "readmitted" in n.text]
-    for words in (SILO, "round 1" if taken else "as a newcomer", "lost"):
-        assert words in note
+    for phrase in (SILO, "round 1" if backup_round else "as a newcomer", "lost"):
+        assert phrase in note
 
 
 def test_a_method_without_private_state_is_as_if_the_silo_had_been_absent(world):
     federation = behind(world, "fedavg")
-    ended(federation)
-    assert same(deployed(federation), world.simulated(federation, absent={(4, PLACE)}))
+    readmitted_tasks(federation)
+    assert equal(deployed(federation), world.simulated(federation, absent={(4, CLIENT)}))
 
 
 def test_without_any_state_a_silo_begins_from_its_own_last_model(world):
     """That it has signed, and that others go on to receive under its signature."""
-    federation = behind(world, APPLE, taken=0)
+    federation = behind(world, APPLE, backup_round=0)
     (_, path) = committed(federation.server / "run" / "checkpoints")[-1]
-    last = checkpoint.read(path).tensors["server.cores"][PLACE]
-    (task,) = ended(federation)
+    last = checkpoint.read(path).tensors["server.cores"][CLIENT]
+    (task,) = readmitted_tasks(federation)
     assert task.start == sha256(memory(last))
 
 
-@pytest.mark.parametrize("taken", drawn([1, 0]))
-def test_of_a_private_study_the_ledger_decides(taken, world):
+@pytest.mark.parametrize("backup_round", drawn([1, 0]))
+def test_of_a_private_study_the_ledger_decides(backup_round, world):
     """Older, it counts all that may have been spent since; without it there is no beginning
     anew.
     """
     pytest.importorskip("opacus")
-    federation = behind(world, "fedavg", {"privacy": PRIVATE}, taken, trained_until=4)
-    ended(federation)
+    federation = behind(world, "fedavg", {"privacy": PRIVATE}, backup_round, trained_until=4)
+    readmitted_tasks(federation)
     kit = federation.kits / SILO
-    assert {cohorts(federation)[n] for n in (5, 6, 7)} == {(0, 1, 2) if taken else (0, 2)}
-    if taken:
+    assert {cohorts(federation)[n] for n in (5, 6, 7)} == {(0, 1, 2) if backup_round else (0, 2)}
+    if backup_round:
         (ledger,) = (kit / "state" / "private" / "dp").glob("client-*/ledger.jsonl")
         assert {draw.round for draw in Ledger.open(ledger)._batches} == set(range(1, 8))
     else:
@@ -133,7 +133,7 @@ def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):
         return lost(message, 2) if early and message.metadata.dst_node_id == NODE else reply
 
     federation.grid.faults.append(losing)
-    ended(federation)
+    readmitted_tasks(federation)
     assert (cohorts(federation)[6], cohorts(federation)[7]) == ((0, 2), (0, 1, 2))
     assert {line["continued"] for line in lines(federation.server, "readmitted")[1:]} == {1}
 
@@ -143,7 +143,7 @@ def test_taking_a_healthy_silo_again_changes_nothing(world):
     stopped_after(federation, world.patch, 1)
     StudyQueue(federation.server).readmit(SILO)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 @pytest.mark.parametrize("server_says", [{"readmitted": False}, {"settled": 1}], ids=str)

@@ -9,8 +9,8 @@ import pytest
 from pomona_federation import status
 from pomona_federation.server.registry_admin import uplinks
 from pomona_federation.server.study_queue import StudyQueue
-from real_federation import check, ended, federation, kill, started
-from test_real_kills import committed, found
+from real_federation import check, federation, finished, kill, launched
+from test_real_kills import committed, processes_of
 
 pytestmark = pytest.mark.slow
 PATIENCE = 15.0
@@ -18,34 +18,34 @@ PATIENCE = 15.0
 
 def test_silos_come_and_go_and_a_drained_study_continues_to_the_bit(tmp_path, monkeypatch, capsys):
     with federation(tmp_path / "local", 8, patience=PATIENCE) as local:
-        started(local)
+        launched(local)
         committed(local, 2)
-        began = time.monotonic()
-        kill(found(local, "node")[:1])
+        start_time = time.monotonic()
+        kill(processes_of(local, "node")[:1])
         committed(local, local.status.round + 2)
-        back = time.monotonic() - began
+        back = time.monotonic() - start_time
         assert uplinks(local.server, "silo-1")["unused"] == []
 
         local.process("silo-2").terminate()
         local.process("silo-2").wait()
-        began = time.monotonic()
+        start_time = time.monotonic()
         rows = {row["silo"]: row for row in status.server(local.server)["silos"]}
         assert [rows[name]["connected"] for name in local.names] == [True, True, False]
         committed(local, local.status.round + 1)
-        without = time.monotonic() - began
+        absent = time.monotonic() - start_time
         local.start("silo-2")
 
         StudyQueue(local.server).drain(enabled=True)
         local.wait(lambda state: state.state == "interrupted")
-        at = local.status.round
+        drained = local.status.round
         time.sleep(5)
-        assert (local.status.round, status.server(local.server)["drain"]) == (at, "drained")
+        assert (local.status.round, status.server(local.server)["drain"]) == (drained, "drained")
         StudyQueue(local.server).drain(enabled=False)
-        assert local.wait(ended).state == "finished"
+        assert local.wait(finished).state == "finished"
         check(local, monkeypatch, complete=False)
         missed = uplinks(local.server, "silo-2")["unused"]
         assert {row["reason"] for row in missed} <= {"not-connected", "not-identified"}
     with capsys.disabled():
         print(  # noqa: T201 - the figures
-            f"\nnode killed: two rounds {back:.0f} s; silo stopped: a round {without:.0f} s"
+            f"\nnode killed: two rounds {back:.0f} s; silo stopped: a round {absent:.0f} s"
         )

@@ -14,12 +14,12 @@ from statistics import median
 import pytest
 
 from pomona.record.run_folder import load
-from real_federation import check, federation, kill, started
+from real_federation import check, federation, kill, launched
 from representatives import number
 
 pytestmark = pytest.mark.slow
 MOMENTS = 10
-BEFORE = 3  # rounds from which the length of a round is taken
+MEASURED = 3  # rounds from which the length of a round is taken
 LATER = 300.0  # seconds within which the next round must be committed
 OWNERS = dict.fromkeys(("supervisor", "SuperLink", "ServerApp"), "server") | {
     "node": "silo-1",
@@ -43,7 +43,7 @@ def committed(local, number, seconds=LATER):
         time.sleep(0.005)
 
 
-def found(local, kind):
+def processes_of(local, kind):
     """The processes of a kind, of which there may be none for a moment."""
     limit = time.monotonic() + LATER
     while not (processes := local.find(kind, OWNERS[kind])):
@@ -52,18 +52,18 @@ def found(local, kind):
     return processes
 
 
-def killed(local, kind, before):
+def killed(local, kind, kills):
     """Kill a process, ``before`` times already, and do what only a person would.
 
     Returns what it was doing, as far as visible.
     """
-    if kind == "node" and before == MOMENTS // 2:
+    if kind == "node" and kills == MOMENTS // 2:
         # each failure doubles the time until the next start; a silo started anew forgets them
         local.process("silo-1").terminate()
         local.process("silo-1").wait()
         local.start("silo-1")
     busy = bool(local.find("ClientApp", "silo-1"))
-    kill(found(local, kind)[:1])
+    kill(processes_of(local, kind)[:1])
     if kind == "supervisor":
         local.process("server").wait()
         local.start("server")
@@ -72,10 +72,10 @@ def killed(local, kind, before):
 
 @pytest.mark.parametrize("kind", OWNERS)
 def test_a_process_is_killed_in_every_moment_of_a_round(kind, tmp_path, monkeypatch, capsys):
-    began, struck, share = time.monotonic(), Counter(), number("kills") / 2**32
-    with federation(tmp_path / "local", BEFORE + 3 * MOMENTS) as local:
-        started(local)
-        committed(local, BEFORE)
+    start_time, struck, share = time.monotonic(), Counter(), number("kills") / 2**32
+    with federation(tmp_path / "local", MEASURED + 3 * MOMENTS) as local:
+        launched(local)
+        committed(local, MEASURED)
         pace = median(r.seconds for r in load(local.server / "run").rounds[1:])
         for k in range(MOMENTS):
             committed(local, local.status.round + 1)
@@ -84,7 +84,7 @@ def test_a_process_is_killed_in_every_moment_of_a_round(kind, tmp_path, monkeypa
         assert local.wait(lambda s: s.state in {"finished", "failed"}).state == "finished"
         check(local, monkeypatch)
     with capsys.disabled():
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         sys.stdout.write(
             f"\n{kind}: {MOMENTS} moments of {pace:.1f} s, {seconds:.0f} s: {dict(struck)}\n"
         )

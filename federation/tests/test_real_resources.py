@@ -13,7 +13,7 @@ import pytest
 from jumping_clock import jumping_clock
 from pomona.core.errors import QuorumError, StorageError
 from pomona_federation.audit_log import complete_lines
-from real_federation import after, check, ended, federation, reads_by, started
+from real_federation import check, federation, finished, launched, reached, reads_by
 from small_disk import small_disk
 
 pytestmark = pytest.mark.slow
@@ -24,18 +24,18 @@ def test_a_full_disk_at_the_server_stops_it_and_it_goes_on_with_room(tmp_path, m
         federation(tmp_path / "local") as local,
         small_disk(local.server / "run", 64 << 20) as disk,
     ):
-        seen = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
+        mounted = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
         for name in local.names:
             local.start(name)
         local.start("server", disk.before)
-        seen.wait(after(1))
+        mounted.wait(reached(1))
         disk.fill()
         code = local.process("server").wait(400)
         assert code == StorageError.code
         disk.clear()
         local.start("server", disk.before)
-        assert seen.wait(lambda s: s.state == "finished").state == "finished"
-        check(seen, monkeypatch)
+        assert mounted.wait(lambda s: s.state == "finished").state == "finished"
+        check(mounted, monkeypatch)
 
 
 def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path, monkeypatch):
@@ -43,11 +43,11 @@ def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path
         federation(tmp_path / "local", 8) as local,
         small_disk(local.silo("silo-1") / "state", 48 << 20) as disk,
     ):
-        seen = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
-        for who in ("server", "silo-0", "silo-2"):
-            local.start(who)
+        mounted = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
+        for owner in ("server", "silo-0", "silo-2"):
+            local.start(owner)
         local.start("silo-1", disk.before)
-        local.wait(after(1))
+        local.wait(reached(1))
         disk.fill()
         local.wait(
             lambda s: any(
@@ -55,32 +55,32 @@ def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path
             )
         )
         disk.clear()
-        assert local.wait(ended).state == "finished"
-        cohorts = check(seen, monkeypatch, complete=False)
+        assert local.wait(finished).state == "finished"
+        cohorts = check(mounted, monkeypatch, complete=False)
     assert (0, 2) in cohorts.values()
     assert cohorts[8] == (0, 1, 2)
 
 
-@pytest.mark.parametrize("who", ["server", "silo-1"])
+@pytest.mark.parametrize("owner", ["server", "silo-1"])
 @pytest.mark.parametrize("seconds", [100, -100, 3600])
-def test_a_clock_that_jumps_and_is_set_right(who, seconds, tmp_path, monkeypatch):
+def test_a_clock_that_jumps_and_is_set_right(owner, seconds, tmp_path, monkeypatch):
     """By a minute or two, which Flower's signatures bear one way, and by an hour, which they do
     not.
     """
     clock, jump = jumping_clock(tmp_path)
     with federation(tmp_path / "local", 10) as local:
-        with monkeypatch.context() as shown:
+        with monkeypatch.context() as patch:
             for name, value in clock.items():
-                shown.setenv(name, value)
-            local.start(who)
-        for other in {"server", *local.names} - {who}:
-            local.start(other)
-        local.wait(after(2))
+                patch.setenv(name, value)
+            local.start(owner)
+        for owner_ in {"server", *local.names} - {owner}:
+            local.start(owner_)
+        local.wait(reached(2))
         jump(seconds)
         limit = time.monotonic() + 40
-        local.wait(lambda s: after(6)(s) or time.monotonic() > limit)
+        local.wait(lambda s: reached(6)(s) or time.monotonic() > limit)
         jump(0)
-        status = local.wait(ended)
+        status = local.wait(finished)
         if status.state == "failed":
             assert status.code == QuorumError.code
             local.start("server")
@@ -101,9 +101,9 @@ def slow_silo(local, seconds, times=3):
 def test_a_silo_that_is_slow_for_three_rounds_is_waited_for(tmp_path, monkeypatch):
     with federation(tmp_path / "local", 6) as local:
         slowly = slow_silo(local, 20)
-        started(local).wait(after(1))
+        launched(local).wait(reached(1))
         slowly()
-        assert local.wait(ended).state == "finished"
+        assert local.wait(finished).state == "finished"
         check(local, monkeypatch)
         assert not (local.silo("silo-1") / "slow").exists()
 
@@ -113,9 +113,9 @@ def test_a_silo_that_is_too_slow_for_three_rounds_is_absent_and_takes_part_again
 ):
     with federation(tmp_path / "local", 9, deadline=15.0, patience=15.0) as local:
         slowly = slow_silo(local, 20)
-        started(local).wait(after(1))
+        launched(local).wait(reached(1))
         slowly()
-        assert local.wait(ended).state == "finished"
+        assert local.wait(finished).state == "finished"
         cohorts = check(local, monkeypatch, complete=False)
         assert not (local.silo("silo-1") / "slow").exists()
     assert 2 <= list(cohorts.values()).count((0, 2)) <= 5

@@ -13,14 +13,14 @@ from pomona_federation.json_store import read_json
 from pomona_federation.rehearsal.run import local_federation, rehearse
 from pomona_federation.server.masked_sums import SUM, SettledSum
 from pomona_federation.supervision.supervisor import process_tree
-from real_federation import PATIENT, check, ended, kill, started
+from real_federation import PATIENT, check, finished, kill, launched
 
 TERMS = {"max_norm": 20.0, "minimum": 3}
 
 
-def scenario(clients, **over):
+def scenario(clients, **changes):
     return Scenario.prepare(
-        settings(method={"name": "fedavg"}, clients=clients, secure_aggregation=TERMS, **over)
+        settings(method={"name": "fedavg"}, clients=clients, secure_aggregation=TERMS, **changes)
     )
 
 
@@ -36,42 +36,42 @@ def test_two_real_silos_have_the_simulations_models(tmp_path):
     """In the gate; the others take minutes."""
     terms = {**TERMS, "minimum": 2}
     config = settings(method="fedavg", clients=2, rounds=1, secure_aggregation=terms)
-    found = rehearse(Scenario.prepare(config), tmp_path / "out", quorum=2)
-    assert found.difference == {"silo-0": 0.0, "silo-1": 0.0}
+    report = rehearse(Scenario.prepare(config), tmp_path / "out", quorum=2)
+    assert report.difference == {"silo-0": 0.0, "silo-1": 0.0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, 12])
 def test_models_are_the_simulations_bit_by_bit(clients, tmp_path):
-    found = rehearse(scenario(clients), tmp_path / "out", deadline=240.0, wait=240.0)
-    assert found.largest == 0
+    report = rehearse(scenario(clients), tmp_path / "out", deadline=240.0, wait=240.0)
+    assert report.largest == 0
 
 
 def settled(local, number):
     """Wait until the sum of a round is settled, in the moment before or while silos mask."""
     path, limit = local.server / "run" / SUM, time.monotonic() + 240
-    while (known := read_json(SettledSum, path)) is None or known.number < number:
+    while (settled_sum := read_json(SettledSum, path)) is None or settled_sum.number < number:
         assert time.monotonic() < limit
         time.sleep(0.002)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["ServerApp", "SuperLink", "worker", "node", "machine"])
+@pytest.mark.parametrize("victim", ["ServerApp", "SuperLink", "worker", "node", "machine"])
 def test_a_process_that_is_killed_while_a_round_is_summed_changes_no_bit(
-    whom, tmp_path, monkeypatch
+    victim, tmp_path, monkeypatch
 ):
     """Whatever was lost, the same silos mask for the same sum again."""
     with local_federation(scenario(3, rounds=4), tmp_path / "local", **PATIENT) as local:
-        started(local)
+        launched(local)
         settled(local, 2)
-        owner = "server" if whom in {"ServerApp", "SuperLink", "machine"} else "silo-1"
-        if whom == "machine":  # of the server
+        owner = "server" if victim in {"ServerApp", "SuperLink", "machine"} else "silo-1"
+        if victim == "machine":  # of the server
             process = local.process("server")
             kill(process_tree(process.pid))
             process.wait()
             local.start("server")
         else:
-            kill(local.find(whom, owner))
-        assert local.wait(ended).state == "finished"
+            kill(local.find(victim, owner))
+        assert local.wait(finished).state == "finished"
         check(local, monkeypatch)
         assert {tuple(line["silos"]) for line in sums(local)} == {local.names}

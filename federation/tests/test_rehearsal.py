@@ -45,18 +45,18 @@ def test_the_command_rehearses_by_the_rules_of_the_file(tmp_path, monkeypatch):
     """The keys of the federation and of its study, each from where it stands; no process is
     started.
     """
-    asked = {}
+    saved = {}
 
     def noted(scenario, folder, say, **rules):
-        asked.update(rules, clients=scenario.config.clients, rounds=scenario.config.rounds)
+        saved.update(rules, clients=scenario.config.clients, rounds=scenario.config.rounds)
         raise ConfigError("noted")
 
     monkeypatch.setattr("pomona_federation.rehearsal.run.rehearse", noted)
     file = tmp_path / "federation.toml"
     file.write_text('wire = "bf16"\npatience = 7.0\nmutual_tls = true\n' + agreement(9))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         main(["deploy", "rehearse", str(file), "rounds=3", "--out", str(tmp_path / "out")])
-    assert ended.value.code == 2
+    assert exited.value.code == 2
     rules = {
         "wire": "bf16",
         "share_scores": True,
@@ -65,7 +65,7 @@ def test_the_command_rehearses_by_the_rules_of_the_file(tmp_path, monkeypatch):
         "mutual_tls": True,
         "quorum": 1,
     }
-    assert asked.items() >= {**rules, "clients": 2, "rounds": 3}.items()
+    assert saved.items() >= {**rules, "clients": 2, "rounds": 3}.items()
 
 
 def rehearsed(folder, method, rounds, silos, **options):
@@ -77,10 +77,10 @@ def rehearsed(folder, method, rounds, silos, **options):
 
 @pytest.mark.parametrize("silos", representatives([2, 6], [2]))
 def test_real_processes(silos, tmp_path):
-    found = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=silos)
-    assert found.difference == {f"silo-{i}": 0.0 for i in range(silos)}
-    assert len(found.seconds) == 2
-    assert min(found.bytes_down) > 0
+    report = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=silos)
+    assert report.difference == {f"silo-{i}": 0.0 for i in range(silos)}
+    assert len(report.seconds) == 2
+    assert min(report.bytes_down) > 0
 
 
 def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
@@ -116,13 +116,13 @@ def test_a_rehearsal_with_a_round_in_each_limit_is_not_ended(tmp_path, monkeypat
 
 def test_a_silo_that_cannot_start_ends_the_rehearsal_with_its_reason(tmp_path, monkeypatch):
     """As in a container without the machine's id."""
-    said = "import sys; sys.exit('error[STORAGE]: no id')"
+    failing = "import sys; sys.exit('error[STORAGE]: no id')"
 
-    def start(self, who):
-        server = who == "server"
-        with (self.folder / f"{who}.log").open("wb") as log:
-            command = [sys.executable, "-c", "import time; time.sleep(60)" if server else said]
-            self._processes[who] = subprocess.Popen(command, stderr=log)
+    def start(self, owner):
+        server = owner == "server"
+        with (self.folder / f"{owner}.log").open("wb") as log:
+            command = [sys.executable, "-c", "import time; time.sleep(60)" if server else failing]
+            self._processes[owner] = subprocess.Popen(command, stderr=log)
 
     monkeypatch.setattr(LocalFederation, "start", start)
     scenario = Scenario.prepare(settings(clients=2))
@@ -132,8 +132,8 @@ def test_a_silo_that_cannot_start_ends_the_rehearsal_with_its_reason(tmp_path, m
 
 @pytest.mark.slow
 def test_three_silos_with_mutual_tls(tmp_path):
-    found = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=3, mutual_tls=True)
-    assert found.difference == {f"silo-{i}": 0.0 for i in range(3)}
+    report = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=3, mutual_tls=True)
+    assert report.difference == {f"silo-{i}": 0.0 for i in range(3)}
     log = (
         tmp_path / "rehearsal" / "kits" / "server" / "run" / "logs" / "superlink.log"
     ).read_text()
@@ -143,5 +143,5 @@ def test_three_silos_with_mutual_tls(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS_DEPLOYED)
 def test_every_method(method, tmp_path):
-    found = rehearsed(tmp_path, {"name": method}, rounds=3, silos=3)
-    assert found.largest == 0.0
+    report = rehearsed(tmp_path, {"name": method}, rounds=3, silos=3)
+    assert report.largest == 0.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation_in_process import deployed, lost, same, settings
+from federation_in_process import deployed, equal, lost, settings
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona.core.fixed_point import decoded, error
 from pomona.core.round import Roster
@@ -47,21 +47,21 @@ def events(federation, name):
 
 @pytest.mark.parametrize("method", ["fedavg", *drawn(SUMS, 1)])
 def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(method, world):
-    federation, sent = world.federation({"name": method}, **RUN), []
+    federation, replies = world.federation({"name": method}, **RUN), []
 
-    def seen(message, reply):
+    def record(message, reply):
         body = flower_apps.unpacked(message.content)
-        sent.append((body.kind, flower_apps.unpacked(reply.content)))
+        replies.append((body.kind, flower_apps.unpacked(reply.content)))
         return reply
 
-    federation.grid.faults.append(seen)
+    federation.grid.faults.append(record)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
-    own = list(complete_lines(federation.kits / "silo-0" / "state" / "audit.jsonl"))
-    assert [e["silos"] for e in own if e["event"] == "sum"] == [federation.names] * 3
-    assert not any(reply.enclosed for kind, reply in sent if kind == "task")
-    for reply in (r for kind, r in sent if kind == "sum-request"):
+    silo_lines = list(complete_lines(federation.kits / "silo-0" / "state" / "audit.jsonl"))
+    assert [e["silos"] for e in silo_lines if e["event"] == "sum"] == [federation.names] * 3
+    assert not any(reply.enclosed for kind, reply in replies if kind == "task")
+    for reply in (r for kind, r in replies if kind == "sum-request"):
         highest = np.frombuffer(bytes(reply.enclosed["uplink"]), np.uint32) >> 24
         # a change alone has small integers, whose highest byte is 0 or, below zero, 255
         assert np.isin(highest, (0, 255)).mean() < 0.5
@@ -86,7 +86,7 @@ def test_with_noise_that_adds_up_deployed_models_and_ledgers_are_the_simulations
     run = {**SUMMED, "privacy": {**NOISED, "seed": 1}}
     federation = world.federation("fedavg", run=run, insecure=True)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     for name in federation.names:
         (ledger,) = (federation.kits / name / "state" / "private" / "dp").glob("*/ledger.jsonl")
         assert ledger.read_text().count('"honest": 2') == 3
@@ -105,8 +105,8 @@ def test_a_silo_check_has_both_figures(world):
     assert "of which up to 1 may be with them" in leaves["epsilon"]
     assert f"{epsilons(scenario, own_noise_only=True)[0]:.3g} at" in leaves["alone"]
     assert "clipped" not in leaves["sum"]
-    shown = {key for key, told in leaves.items() if told is not None} - {"every_round"}
-    assert len(list(texts(leaves))) == len(shown)
+    filled = {key for key, value in leaves.items() if value is not None} - {"every_round"}
+    assert len(list(texts(leaves))) == len(filled)
 
 
 def test_a_federation_refuses_what_a_simulation_refuses_of_noise_in_sums(world):
@@ -120,7 +120,7 @@ def test_so_are_those_of_more_silos(clients, world):
     rows = {"data": {"name": "digits", "train_limit": 1400, "test_limit": 200}}
     federation = world.federation("fedavg", run={**RUN["run"], **rows, "clients": clients})
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert [len(e["silos"]) for e in events(federation, "sum")] == [clients] * 3
 
 
@@ -128,9 +128,9 @@ def on_answer(kind, number=2, node=11):
     """Lose a silo's answers to messages of a kind in a round."""
 
     def fault(message, reply):
-        sent = flower_apps.unpacked(message.content)
-        if sent.kind == kind and message.metadata.dst_node_id == node:
-            body = json.loads(sent.body)
+        unpacked = flower_apps.unpacked(message.content)
+        if unpacked.kind == kind and message.metadata.dst_node_id == node:
+            body = json.loads(unpacked.body)
             task = body.get("task", body) if kind == "sum-request" else body
             if task["number"] == number and task["trains"]:
                 return lost(message, 8)
@@ -144,9 +144,9 @@ def test_a_silo_that_is_gone_before_the_sum_is_left_out_of_it_at_no_cost(world):
     federation = world.federation("fedavg", **RUN)
     federation.grid.faults.append(on_answer("task"))
     federation.run()
-    assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
-    rest = [n for n in federation.names if n != "silo-1"]
-    assert [e["silos"] for e in events(federation, "sum")][1] == rest
+    assert equal(deployed(federation), world.simulated(federation, absent={(2, 1)}))
+    remaining = [n for n in federation.names if n != "silo-1"]
+    assert [e["silos"] for e in events(federation, "sum")][1] == remaining
 
 
 def test_a_silo_that_is_gone_after_it_is_waited_for_and_the_run_resumes_to_the_same_bits(world):
@@ -161,7 +161,7 @@ def test_a_silo_that_is_gone_after_it_is_waited_for_and_the_run_resumes_to_the_s
     assert {(2, "sum-missing"), (2, "sum-short")} <= reasons
     federation.grid.faults.clear()
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
 
 
@@ -173,17 +173,17 @@ def test_too_few_silos_for_a_sum_fail_the_round_before_anything_is_masked(world)
         federation.run()
     federation.grid.faults.clear()
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def misbehaving(patch, name, change):
     """Make silo-1 answer round 2 otherwise: to its task, or with its part."""
-    done = getattr(ClientApp, name)
+    original = getattr(ClientApp, name)
 
     def does(self, request, *enclosed):
-        answer, uplink = done(self, request, *enclosed)
-        wrong = self.silo.file.name == "silo-1" and request.number == 2
-        return change(self, answer, uplink) if wrong else (answer, uplink)
+        answer, uplink = original(self, request, *enclosed)
+        misbehaves = self.silo.file.name == "silo-1" and request.number == 2
+        return change(self, answer, uplink) if misbehaves else (answer, uplink)
 
     patch.setattr(ClientApp, name, does)
 
@@ -199,8 +199,8 @@ def test_a_silo_whose_part_is_no_part_of_the_sum_spoils_the_round_and_is_not_hid
     misbehaving(world.patch, "masked_part", unclipped)
     with pytest.raises(QuorumError):
         federation.run()
-    out = {(e["reason"], "did not clip" in e["detail"]) for e in events(federation, "unused")}
-    assert out == {("sum-range", True)}
+    reasons = {(e["reason"], "did not clip" in e["detail"]) for e in events(federation, "unused")}
+    assert reasons == {("sum-range", True)}
 
 
 def without_key(_, answer, uplink):
@@ -215,8 +215,8 @@ def with_unsigned_key(_, answer, uplink):
 def with_key_of_small_order(app, answer, uplink):
     """As the silo signs it: no other silo can mask with it, and a settled sum waits for ever."""
     key = "00" * 32
-    said = mask_statement(answer, answer.silo, key)  # it has the task's agreement, run and number
-    mask = MaskKey(key=key, signature=app.silo.signer.sign("mask", said))
+    text = mask_statement(answer, answer.silo, key)  # it has the task's agreement, run and number
+    mask = MaskKey(key=key, signature=app.silo.signer.sign("mask", text))
     return answer.model_copy(update={"mask": answer.mask and mask}), uplink
 
 
@@ -232,16 +232,16 @@ SPOILT = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), drawn(SPOILT))
-def test_a_member_that_would_spoil_the_sum_is_left_out_of_it(change, said, world):
+@pytest.mark.parametrize(("change", "detail"), drawn(SPOILT))
+def test_a_member_that_would_spoil_the_sum_is_left_out_of_it(change, detail, world):
     federation = world.federation("fedavg", **RUN)
     misbehaving(world.patch, "answer", change)
     federation.run()
-    assert said in " ".join(e["detail"] for e in events(federation, "unused"))
-    rest = [n for n in federation.names if n != "silo-1"]
-    assert [e["silos"] for e in events(federation, "sum")][1] == rest
+    assert detail in " ".join(e["detail"] for e in events(federation, "unused"))
+    remaining = [n for n in federation.names if n != "silo-1"]
+    assert [e["silos"] for e in events(federation, "sum")][1] == remaining
     world.patch.undo()
-    assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
+    assert equal(deployed(federation), world.simulated(federation, absent={(2, 1)}))
 
 
 def test_a_member_that_repeats_anothers_key_is_left_out_of_the_sum_and_named(world):
@@ -270,7 +270,7 @@ def test_a_member_that_repeats_anothers_key_is_left_out_of_the_sum_and_named(wor
     assert (unused["silo"], unused["round"], unused["reason"]) == ("silo-1", 2, "sum-key")
     assert "the same key as silo-0" in unused["detail"]
     world.patch.undo()
-    assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
+    assert equal(deployed(federation), world.simulated(federation, absent={(2, 1)}))
 
 
 def shorter(_, answer, uplink):
@@ -284,14 +284,14 @@ def changed_on_the_way(_, answer, uplink):
 UNUSABLE = [(shorter, "a part of"), (changed_on_the_way, "not the one that was signed")]
 
 
-@pytest.mark.parametrize(("change", "said"), drawn(UNUSABLE))
-def test_a_member_whose_part_cannot_be_used_stops_the_round_and_is_named(change, said, world):
+@pytest.mark.parametrize(("change", "detail"), drawn(UNUSABLE))
+def test_a_member_whose_part_cannot_be_used_stops_the_round_and_is_named(change, detail, world):
     federation = world.federation("fedavg", **RUN)
     misbehaving(world.patch, "masked_part", change)
     with pytest.raises(QuorumError):
         federation.run()
-    found = [e for e in events(federation, "unused") if said in e["detail"]]
-    assert {e["silo"] for e in found} == {"silo-1"}
+    unused = [e for e in events(federation, "unused") if detail in e["detail"]]
+    assert {e["silo"] for e in unused} == {"silo-1"}
 
 
 # A hostile server.
@@ -303,28 +303,28 @@ class Summing(Server):
     def trained(self, number=1, rows=None, **fields):
         """The tasks of a round, done by all silos, and the silos' keys by place."""
         tasks, keys = {}, {}
-        for place, name in enumerate(self.federation.names):
+        for member, name in enumerate(self.federation.names):
             row = (rows or {}).get(name)
             tasks[name], enclosed = self.task(number, row=row, silo=name, **fields)
             answer, uplink = self.ask(tasks[name], enclosed, silo=name)
             assert not uplink
-            keys[place] = answer.mask
+            keys[member] = answer.mask
         return tasks, keys
 
     def part(self, task, keys, silo):
         return ClientApp(Silo(self.kit(silo))).masked_part(SumRequest(task=task, keys=keys))
 
     def total(self, tasks, keys):
-        parts = [
+        vectors = [
             self.part(tasks[self.federation.names[i]], keys, self.federation.names[i]) for i in keys
         ]
-        return np.sum([np.frombuffer(u, np.uint32) for _, u in parts], axis=0, dtype=np.uint32)
+        return np.sum([np.frombuffer(u, np.uint32) for _, u in vectors], axis=0, dtype=np.uint32)
 
 
 @pytest.fixture
 def server(world):
-    made = world.federation("fedavg", run={"rounds": 3, "secure_aggregation": TERMS}, places=7)
-    return Summing(made)
+    kits = world.federation("fedavg", run={"rounds": 3, "secure_aggregation": TERMS}, places=7)
+    return Summing(kits)
 
 
 def test_a_silo_masks_for_one_sum_a_round_whatever_the_server_says_of_the_others(server):
@@ -332,12 +332,12 @@ def test_a_silo_masks_for_one_sum_a_round_whatever_the_server_says_of_the_others
     tasks, keys = server.trained()
     first = server.part(tasks["silo-0"], keys, "silo-0")
     assert server.part(tasks["silo-0"], keys, "silo-0") == first  # again, as after a kill
-    fewer = {place: key for place, key in keys.items() if place != 2}
+    fewer = {member: key for member, key in keys.items() if member != 2}
     with pytest.raises(ProtocolError, match="summed over other silos"):
         server.part(tasks["silo-0"], fewer, "silo-0")
-    later, others = server.trained(number=2)
+    later, later_keys = server.trained(number=2)
     assert server.part(tasks["silo-0"], keys, "silo-0") == first  # a server that lost a checkpoint
-    server.part(later["silo-0"], others, "silo-0")
+    server.part(later["silo-0"], later_keys, "silo-0")
     with pytest.raises(ProtocolError, match="round 1 is to be summed"):
         server.part(tasks["silo-0"], keys, "silo-0")
 
@@ -349,8 +349,8 @@ def test_a_silo_refuses_a_sum_in_which_one_silo_has_anothers_key(server):
     tasks, keys = server.trained()
     key = keys[0].key
     signer = Silo(server.kit("silo-2")).signer
-    said = mask_statement(tasks["silo-2"], "silo-2", key)
-    keys[2] = MaskKey(key=key, signature=signer.sign("mask", said))
+    statement = mask_statement(tasks["silo-2"], "silo-2", key)
+    keys[2] = MaskKey(key=key, signature=signer.sign("mask", statement))
     with pytest.raises(ProtocolError, match="silo-2 has the same key for the sum as silo-0"):
         server.part(tasks["silo-1"], keys, "silo-1")
 
@@ -380,11 +380,11 @@ def test_a_loss_says_which_share_of_a_silos_samples_is_of_a_class_unless_scores_
 def test_no_silo_takes_a_starting_model_of_its_own(server):
     """One that is dead for all silos but one isolates its change where clients keep a part."""
     task, enclosed = server.task()
-    own, common = packed(noise(3), server.places), next(iter(enclosed))
-    enclosed[sha256(own)] = own
+    row, common = packed(noise(3), server.places), next(iter(enclosed))
+    enclosed[sha256(row)] = row
     with pytest.raises(ProtocolError, match="for this silo alone"):
-        server.ask(task.model_copy(update={"start": sha256(own)}), enclosed)
-    del enclosed[sha256(own)]
+        server.ask(task.model_copy(update={"start": sha256(row)}), enclosed)
+    del enclosed[sha256(row)]
     answer, _ = server.ask(task.model_copy(update={"start": common}), enclosed)
     assert answer.mask
 
@@ -405,24 +405,24 @@ def test_what_is_summed_is_the_weighted_mean_of_the_changes(server):
     """Against silos that are asked alone in plain federations: the same rows, seed and round."""
     terms = SecureAggregation(**TERMS)
     tasks, keys = server.trained()
-    moved = decoded(server.total(tasks, keys), terms)
-    kept = [
+    change = decoded(server.total(tasks, keys), terms)
+    changes = [
         np.frombuffer(ClientApp(Silo(server.kit(n)))._rounds.answered(tasks[n])[1], np.float32)
         for n in server.federation.names
     ]
     sizes = np.array(server.sizes, float)
-    mean = np.einsum("n,nd->d", np.minimum(sizes / sizes.sum(), 0.5), np.array(kept, float))
+    mean = np.einsum("n,nd->d", np.minimum(sizes / sizes.sum(), 0.5), np.array(changes, float))
     if (sizes / sizes.sum()).max() <= 0.5:  # the share is not limited
-        assert np.abs(moved - mean).max() <= error(terms, 3)
-    assert len(moved) == WIDTH
-    assert np.abs(moved).max() > 1e-4
+        assert np.abs(change - mean).max() <= error(terms, 3)
+    assert len(change) == WIDTH
+    assert np.abs(change).max() > 1e-4
 
 
-def forged(keys, place, **over):
-    return {**keys, place: keys[place].model_copy(update=over)}
+def forged(keys, member, **fields):
+    return {**keys, member: keys[member].model_copy(update=fields)}
 
 
-WRONG = {
+INVALID_KEYS = {
     "another's key": (
         lambda k: forged(k, 2, key=k[1].key),
         "not signed by silo-2|silo-2 has the same key for the sum as silo-1",
@@ -443,26 +443,26 @@ WRONG = {
 
 def test_a_sum_with_keys_that_are_not_the_silos_is_refused_before_it_counts(server):
     tasks, keys = server.trained()
-    for change, said in WRONG.values():
-        with pytest.raises(ProtocolError, match=said):
+    for change, message in INVALID_KEYS.values():
+        with pytest.raises(ProtocolError, match=message):
             server.part(tasks["silo-0"], change(keys), "silo-0")
     server.part(tasks["silo-0"], keys, "silo-0")
 
 
 def test_a_sum_over_too_few_or_of_a_round_not_trained_or_evaluated_is_refused(world):
     terms = {**TERMS, "minimum": 3}
-    made = world.federation("fedavg", run={"rounds": 3, "secure_aggregation": terms}, places=7)
-    server = Summing(made)
+    kits = world.federation("fedavg", run={"rounds": 3, "secure_aggregation": terms}, places=7)
+    server = Summing(kits)
     tasks, keys = server.trained()
-    two = {place: keys[place] for place in (0, 1)}
+    fewer = {member: keys[member] for member in (0, 1)}
     with pytest.raises(ProtocolError, match="over 2 silos, but secure_aggregation"):
-        server.part(tasks["silo-0"], two, "silo-0")
-    other, _ = server.task(1, row=noise(2), silo="silo-0")
+        server.part(tasks["silo-0"], fewer, "silo-0")
+    untrained, _ = server.task(1, row=noise(2), silo="silo-0")
     with pytest.raises(ProtocolError, match="has not trained"):
-        server.part(other, keys, "silo-0")
-    looked, _ = server.task(1, silo="silo-0", trains=False)
+        server.part(untrained, keys, "silo-0")
+    evaluation, _ = server.task(1, silo="silo-0", trains=False)
     with pytest.raises(ProtocolError, match="has not trained"):
-        server.part(looked, keys, "silo-0")
+        server.part(evaluation, keys, "silo-0")
     with pytest.raises(ProtocolError, match="this silo is silo-0"):
         server.part(tasks["silo-1"], keys, "silo-0")
 

@@ -12,8 +12,8 @@ from command_line import command
 from pomona.core.errors import ConfigError, QuorumError
 from pomona_federation import status
 from pomona_federation.silo.silo_scenario import require_device
-from test_consent_policy import known, ruled, submitted
-from test_studies import decided, heard
+from test_consent_policy import entry, ruled, submitted
+from test_studies import decided, proposals
 from test_study_preflight import checked
 
 pytestmark = pytest.mark.long
@@ -47,7 +47,7 @@ def silo(world, monkeypatch, request):
 def test_check_says_it_with_and_without_a_study(silo):
     federation, line = silo
     submitted(federation)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     ruled(federation)
     for study in ("", "second"):
         lines, _ = checked(federation.kits / "silo-0", study)
@@ -61,9 +61,9 @@ def test_a_rule_leaves_the_study_to_a_person_with_the_reason(silo, capsys):
     federation, line = silo
     ruled(federation, otherwise="decline")
     submitted(federation)
-    [said] = heard(federation, "silo-0")
-    assert line in said
-    assert known(federation).status == "pending"
+    [message] = proposals(federation, "silo-0")
+    assert line in message
+    assert entry(federation).status == "pending"
     assert command("silo", "status", "--folder", federation.kits / "silo-0") == 0
     assert "device = 'cuda', but PyTorch cannot use it" in capsys.readouterr().out.replace(
         "\n", " "
@@ -74,7 +74,7 @@ def test_an_accepted_study_that_fails_in_every_round_says_so_until_it_goes_on(si
     federation, line = silo
     kit = federation.kits / "silo-0"
     submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     decided(federation, "silo-0", "second")
     with pytest.raises(QuorumError):
         federation.run("second")
@@ -93,11 +93,11 @@ def test_an_accepted_study_that_fails_in_every_round_says_so_until_it_goes_on(si
 
 def test_a_gpu_that_is_named_is_the_one_that_is_taken(monkeypatch):
     """And a number is put there: that a driver is found does not say that it works."""
-    taken = []
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    monkeypatch.setattr(torch, "zeros", lambda *_, device: taken.append(device))
+    devices = []
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: devices.append(device))
     assert (require_device("cuda:1"), require_device("cpu")) == ("cuda", "cpu")
-    assert taken == ["cuda:1", "cuda:1"]
+    assert devices == ["cuda:1", "cuda:1"]
     monkeypatch.setattr(
         torch, "zeros", lambda *_, device: (_ for _ in ()).throw(RuntimeError("out of memory"))
     )

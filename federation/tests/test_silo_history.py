@@ -25,9 +25,9 @@ LINE = {
 
 def test_a_torn_line_is_ended_and_left_out(tmp_path):
     """A kill tears the second of three lines at any byte."""
-    whole = json.dumps(LINE).encode()
-    for end in range(1, len(whole)):
-        (tmp_path / history.FILE).write_bytes(whole + b"\n" + whole[:end])
+    line = json.dumps(LINE).encode()
+    for size in range(1, len(line)):
+        (tmp_path / history.FILE).write_bytes(line + b"\n" + line[:size])
         assert [v.round for v in history.read(tmp_path)[0]] == [1]
         history.append(tmp_path, {**LINE, "round": 3})
         visits, torn = history.read(tmp_path)
@@ -48,12 +48,12 @@ def test_scores_of_a_model_that_the_federation_has_not_used_do_not_count(tmp_pat
             "scores": [SCORE, received],
         }
         history.append(tmp_path, {**LINE, **line})
-    seen, _ = history.read(tmp_path)
-    found = [
-        (visit.round, [score.when for score in visit.scores]) for visit in history.confirmed(seen)
+    rows, _ = history.read(tmp_path)
+    confirmed = [
+        (visit.round, [score.when for score in visit.scores]) for visit in history.confirmed(rows)
     ]
-    both, one = ["trained", "received"], ["received"]
-    assert found == [(1, both), (2, one), (3, one), (3, one), (4, both), (4, both)]
+    pair, sole = ["trained", "received"], ["received"]
+    assert confirmed == [(1, pair), (2, sole), (3, sole), (3, sole), (4, pair), (4, pair)]
     assert history.confirmed([]) == []
 
 
@@ -75,7 +75,7 @@ def test_a_visit_is_on_the_disk_when_it_was_written(tmp_path, monkeypatch):
     assert (tmp_path / history.FILE).stat().st_mode & 0o777 == 0o600
 
 
-ODD = [
+CRAFTED = [
     b"[]",
     b"1",
     b"null",
@@ -86,18 +86,18 @@ ODD = [
     b"9" * 5000,
     b'{"round": "x", "scores": []}',
 ]
-ODD += [
+CRAFTED += [
     json.dumps({**LINE, **change}).encode()
     for change in ({"scores": [1]}, {"scores": [{}]}, {"info": 3})
 ]
-ODD += [
+CRAFTED += [
     json.dumps({**LINE, **change}).encode()
     for change in ({"names": []}, {"bytes_up": "x"}, {"round": 10**30})
 ]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_a_line_that_is_no_visit_is_left_out_and_counted(odd, tmp_path):
-    (tmp_path / history.FILE).write_bytes(odd + b"\n" + json.dumps(LINE).encode() + b"\n")
+@pytest.mark.parametrize("crafted", CRAFTED, ids=range(len(CRAFTED)))
+def test_a_line_that_is_no_visit_is_left_out_and_counted(crafted, tmp_path):
+    (tmp_path / history.FILE).write_bytes(crafted + b"\n" + json.dumps(LINE).encode() + b"\n")
     visits, torn = history.read(tmp_path)
     assert ([v.round for v in visits], torn) == ([1], 1)

@@ -58,12 +58,12 @@ class Door:
 
     def ask(self, path=PAGE, method="GET", client=ELSEWHERE, **headers):
         """The response to a request from another machine."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
 
         async def answer():
             transport = httpx.ASGITransport(self.gate, client=(client, 4))
             async with httpx.AsyncClient(transport=transport, base_url="https://a") as session:
-                return await session.request(method, path, headers=named)
+                return await session.request(method, path, headers=fields)
 
         return asyncio.run(answer())
 
@@ -80,11 +80,11 @@ def test_a_token_opens_the_page_and_only_its_hash_is_kept(kit):
     door = Door(kit)
     answer = door.ask(authorization=basic(token))
     assert (answer.status_code, "the page" in answer.text, door.passed) == (200, True, [])
-    kept = kit / "run" / "page.json"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    file = kit / "run" / "page.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     written = b"".join(path.read_bytes() for path in (kit / "run").iterdir() if path.is_file())
     assert token.encode() not in written
-    assert hashlib.sha256(token.encode()).hexdigest() in kept.read_text()
+    assert hashlib.sha256(token.encode()).hexdigest() in file.read_text()
     assert token != status_page.add_reader(kit, "ann")
     assert door.ask(authorization=basic(token)).status_code == 401  # one token a person, the last
 
@@ -145,9 +145,9 @@ def test_a_token_anywhere_else_or_changed_opens_nothing(kit):
         assert door.ask(f"{PAGE}?{query}").status_code == 401
     assert (door.made, door.passed) == (0, [])
     twice = httpx.Headers([("authorization", basic("x")), ("authorization", basic(token))])
-    known = status_page.readers(kit)
-    assert not status_page.admits(known, twice.raw)
-    assert status_page.admits(known, [(b"AUTHORIZATION", basic(token).encode())])
+    readers = status_page.readers(kit)
+    assert not status_page.admits(readers, twice.raw)
+    assert status_page.admits(readers, [(b"AUTHORIZATION", basic(token).encode())])
 
 
 PATHS = (
@@ -160,11 +160,11 @@ PATHS = (
 def test_no_path_beside_the_page_passes_with_a_token(kit):
     """With a reader's token the gate answers as it does without the page: 403, or to members."""
     token = status_page.add_reader(kit, "ann")
-    door, before = Door(kit), Door(kit, page=False)
+    door, no_page = Door(kit), Door(kit, page=False)
     for path in PATHS:
         for method in ("GET", "POST", "CONNECT", "OPTIONS"):
             answers = [
-                each.ask(path, method, authorization=basic(token)) for each in (door, before)
+                gate.ask(path, method, authorization=basic(token)) for gate in (door, no_page)
             ]
             # httpx itself resolves dots and slashes of some: those are the page, which is the page
             if answers[0].request.url.path == PAGE:
@@ -181,10 +181,10 @@ def test_no_path_beside_the_page_passes_with_a_token(kit):
 def test_only_the_path_that_is_served_decides(kit, kind, path, raw):
     """Another raw path, root path or a websocket opens nothing more."""
     token = status_page.add_reader(kit, "ann")
-    door, sent = Door(kit), []
+    door, messages = Door(kit), []
 
     async def send(message):
-        sent.append(message)
+        messages.append(message)
 
     scope = {
         "type": kind,
@@ -202,7 +202,7 @@ def test_only_the_path_that_is_served_decides(kit, kind, path, raw):
     assert not door.passed
     page = kind == "http" and path == PAGE
     assert door.made == page
-    status = sent[0].get("status")
+    status = messages[0].get("status")
     assert status == (200 if page else None if kind == "websocket" else 403)
 
 
@@ -247,16 +247,16 @@ def test_a_flood_is_refused_makes_no_page_and_keeps_out_no_other_address(kit):
         async with httpx.AsyncClient(transport=transport, base_url="https://a") as session:
             return [(await session.get(PAGE, headers=head)).status_code for _ in range(count)]
 
-    most = status_page.REQUEST_LIMIT
-    assert asyncio.run(flood(ELSEWHERE, most + 3)) == [401] * most + [429] * 3
+    limit = status_page.REQUEST_LIMIT
+    assert asyncio.run(flood(ELSEWHERE, limit + 3)) == [401] * limit + [429] * 3
     assert door.ask(authorization=basic(token)).status_code == 429
     assert door.ask(client="203.0.113.10", authorization=basic(token)).status_code == 200
     door.now += status_page.WINDOW + 1
     assert door.ask(authorization=basic(token)).status_code == 200
     head = {"authorization": basic(token)}
-    made = door.made
+    pages = door.made
     assert asyncio.run(flood("203.0.113.11", 100)) == [200] * 100
-    assert door.made == made  # one page for all who ask at about the same time
+    assert door.made == pages  # one page for all who ask at about the same time
     for number in range(status_page.ADDRESSES + 10):
         door.page._timely(f"a{number}")
     assert len(door.page._requests) <= status_page.ADDRESSES + 1
@@ -266,12 +266,12 @@ def test_without_the_setting_there_is_no_page_and_never_without_tls(kit):
     token = status_page.add_reader(kit, "ann")
     door = Door(kit, page=False)
     assert door.ask(authorization=basic(token)).status_code == 403
-    about = {"name": "a", "server": "127.0.0.1:1", "silo": [{"name": "north"}]}
-    assert not ServerFile.load(kit, Federation.from_tree(about)).page
+    terms = {"name": "a", "server": "127.0.0.1:1", "silo": [{"name": "north"}]}
+    assert not ServerFile.load(kit, Federation.from_tree(terms)).page
     (kit / "server.toml").write_text("page = true\n")
-    assert ServerFile.load(kit, Federation.from_tree(about)).page
+    assert ServerFile.load(kit, Federation.from_tree(terms)).page
     with pytest.raises(ConfigError, match="insecure"):
-        ServerFile.load(kit, Federation.from_tree(about | {"insecure": True}))
+        ServerFile.load(kit, Federation.from_tree(terms | {"insecure": True}))
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"tokens": {"ann": "x"}}', '{"tokens": []}'])
@@ -334,14 +334,14 @@ def test_the_page_shows_a_run_and_escapes_every_text(ran, tmp_path):
     write_json(server / "run" / LIVE, live)
     with running(server, {"silo-1": HOSTILE}):
         page = status_html(server)()
-    seen = Visible(page)
-    assert not {"script", "img", "link", "iframe", "object", "form"} & seen.tags
-    assert not {"src", "style", "onload", "onclick"} & seen.attributes
-    assert "round 2 of 3, about 2 min left" in seen.text
-    assert "quoted" in seen.text
+    visible = Visible(page)
+    assert not {"script", "img", "link", "iframe", "object", "form"} & visible.tags
+    assert not {"src", "style", "onload", "onclick"} & visible.attributes
+    assert "round 2 of 3, about 2 min left" in visible.text
+    assert "quoted" in visible.text
     assert "/var/lib" not in page
     assert str(server) not in page
-    assert re.search(r"silo-1\s*.\u25a1.", seen.text.replace("\n", ""))
+    assert re.search(r"silo-1\s*.\u25a1.", visible.text.replace("\n", ""))
     assert '<meta http-equiv="refresh" content="30">' in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
     secrets = [path.read_bytes() for path in (server / "certs").glob("*.key")]
@@ -354,20 +354,20 @@ def test_the_page_shows_a_run_and_escapes_every_text(ran, tmp_path):
 def test_the_command_makes_lists_and_revokes_tokens(ran, tmp_path, capsys):
     server = copied(ran / "server", tmp_path / "server")
 
-    def asked(*words):
-        return call(capsys, "server", "page", *words, "--folder", server)
+    def page(*arguments):
+        return call(capsys, "server", "page", *arguments, "--folder", server)
 
-    assert "page = true" in asked("ann")[2]
+    assert "page = true" in page("ann")[2]
     (server / "server.toml").write_text("page = true\n")
-    _, made, _ = asked("ann")
-    assert re.search(r"https://[^ ]+/status", made)
-    (token,) = re.findall(r"password: (\S+)", made)
+    _, output, _ = page("ann")
+    assert re.search(r"https://[^ ]+/status", output)
+    (token,) = re.findall(r"password: (\S+)", output)
     door = Door(server)
     assert door.ask(authorization=basic(token)).status_code == 200
-    assert asked()[1].split() == ["ann"]
-    assert asked("ann", "--revoke")[0] == 0
+    assert page()[1].split() == ["ann"]
+    assert page("ann", "--revoke")[0] == 0
     assert door.ask(authorization=basic(token)).status_code == 401
-    assert asked("a b")[0] == 2
+    assert page("a b")[0] == 2
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import tomli_w
 
-from federation_in_process import loaded, same
+from federation_in_process import equal, loaded
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.storage.lock import locked
@@ -45,26 +45,26 @@ def asking(federation, silo):
     """A silo's requests, answered by the server's desk as the gate does for a member."""
     desk = StudyRequests(federation.server)
 
-    def ask(path, body):
+    def post(path, body):
         status, text = desk.answer(silo, path, body or b"")
         if status != 200:
             raise ProtocolError(text.decode())
         return text
 
-    return ask
+    return post
 
 
-def heard(federation, silo):
+def proposals(federation, silo):
     """Make a silo ask for studies; return the lines for its administrator."""
-    said = []
-    consider(federation.kits / silo, asking(federation, silo), said.append)
-    return said
+    messages = []
+    consider(federation.kits / silo, asking(federation, silo), messages.append)
+    return messages
 
 
 def decided(federation, silo, name, accepted=True):
     """Record an administrator's decision and send it to the server."""
-    known = StudyDecisions(federation.kits / silo)
-    known.decide(known.lookup(name), accepted, "Dr. North")
+    decisions = StudyDecisions(federation.kits / silo)
+    decisions.decide(decisions.lookup(name), accepted, "Dr. North")
     visit(federation.kits / silo, asking(federation, silo))
 
 
@@ -73,9 +73,9 @@ def own_models(federation, name):
     folders = {n: StudyDecisions(federation.kits / n) for n in federation.names}
     return loaded(
         {
-            n: known.folder(known.lookup(name)) / "models" / "personal.safetensors"
-            for n, known in folders.items()
-            if any(k.study.name == name for k in known.all)
+            n: decisions.folder(decisions.lookup(name)) / "models" / "personal.safetensors"
+            for n, decisions in folders.items()
+            if any(k.study.name == name for k in decisions.all)
         }
     )
 
@@ -91,12 +91,12 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
 ):
     federation.run()
     queue = StudyQueue(federation.server)
-    known = queue.submit(study_file(federation, "second"))
+    submitted = queue.submit(study_file(federation, "second"))
     assert queue.state(queue.study("second")) == "proposed"
     assert status.server(federation.server, "second")["state"] == "proposed"
     for silo in federation.names:
-        [line] = heard(federation, silo)
-        assert known.agreement[:16] in line
+        [line] = proposals(federation, silo)
+        assert submitted.agreement[:16] in line
         assert queue.next() is None
         decided(federation, silo, "second")
     assert queue.next() == queue.study("second")
@@ -105,22 +105,22 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     assert queue.next() is None
     assert queue.has_run
     simulated = world.simulated(federation)
-    assert same(own_models(federation, "second"), simulated)
+    assert equal(own_models(federation, "second"), simulated)
     line = next(
         r
         for r in audit_log.complete_lines(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "accepted"
     )
-    assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
+    assert (line["by"], line["agreement"]) == ("Dr. North", submitted.agreement)
     assert audit_log.verify(federation.kits / "silo-0/state/audit.jsonl") is None
-    shown, rounds = status.silo(federation.kits / "silo-0"), known.study.run["rounds"]
-    assert (shown["round"], [row["round"] for row in shown["studies"]]) == (rounds, [rounds])
+    state, rounds = status.silo(federation.kits / "silo-0"), submitted.study.run["rounds"]
+    assert (state["round"], [row["round"] for row in state["studies"]]) == (rounds, [rounds])
 
 
 def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
     StudyQueue(federation.server).submit(study_file(federation, "second", wait=0.0))
     for silo in federation.names:
-        heard(federation, silo)
+        proposals(federation, silo)
     with pytest.raises(QuorumError):
         federation.run("second")
     assert read_status(federation.server / "run/studies/second").code == 7
@@ -138,7 +138,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second", wait=3600.0))
     for silo, accepted in zip(federation.names, (True, False, True), strict=True):
-        heard(federation, silo)
+        proposals(federation, silo)
         decided(federation, silo, "second", accepted)
     assert queue.state(queue.study("second")) == "queued"
     federation.run("second")
@@ -158,14 +158,14 @@ def test_a_study_that_too_many_decline_never_runs(federation):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second", quorum=3))
     assert not queue.has_run
-    heard(federation, "silo-1")
+    proposals(federation, "silo-1")
     decided(federation, "silo-1", "second", accepted=False)
     assert queue.state(queue.study("second")) == "declined"
     assert [study.name for study in queue.open] == ["kit"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"quorum": 3}, "needs 3 silos, and there are 2 members"),
         ({"run": {"secure_aggregation": {"minimum": 3, "max_norm": 1.0}}}, "there are 2 members"),
@@ -173,11 +173,11 @@ def test_a_study_that_too_many_decline_never_runs(federation):
         ({"run": {"model": {"name": "resnet-18"}}}, "unknown model 'resnet-18'; .*resnet18"),
     ],
 )
-def test_what_no_silo_could_ever_run_is_refused_when_it_is_submitted(changes, words, federation):
+def test_what_no_silo_could_ever_run_is_refused_when_it_is_submitted(changes, message, federation):
     dismiss(federation.server, "silo-2")
     changes = dict(changes)
     run = {**tomllib.loads(federation.toml.read_text())["run"], **changes.pop("run", {})}
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         StudyQueue(federation.server).submit(
             study_file(federation, "second", **changes, run={**run, "method": "fedavg"})
         )
@@ -191,15 +191,15 @@ def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(
         "".join(line for line in path.read_text().splitlines(True) if "quorum" not in line)
     )
     queue.submit(path)
-    heard(federation, "silo-1")
+    proposals(federation, "silo-1")
     decided(federation, "silo-1", "second", accepted=False)
     assert queue.state(queue.study("second")) == "declined"
-    standing = federation.server / "federation.toml"
-    standing.write_text(standing.read_text().replace("quorum = 3", "quorum = 2"))
+    settings = federation.server / "federation.toml"
+    settings.write_text(settings.read_text().replace("quorum = 3", "quorum = 2"))
     queue = StudyQueue(federation.server)
     assert queue.state(queue.study("second")) == "proposed"
     for silo in ("silo-0", "silo-2"):
-        heard(federation, silo)
+        proposals(federation, silo)
         decided(federation, silo, "second")
     assert queue.state(queue.study("second")) == "queued"
     federation.run("second")
@@ -211,7 +211,7 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second", quorum=2))
     for silo in ("silo-1", "silo-2"):
-        heard(federation, silo)
+        proposals(federation, silo)
         decided(federation, silo, "second", accepted=False)
     assert queue.state(queue.study("second")) == "declined"
     add(federation.kits, "late")
@@ -230,7 +230,7 @@ def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "patient", decide=3600.0))
     queue.submit(study_file(federation, "hasty", decide=0.0))
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     reasons = {row["study"]: row["why"] for row in overview(federation.server)}
     assert "0 of 1 needed" in reasons["hasty"]
     assert not reasons["patient"]
@@ -251,7 +251,7 @@ def test_a_decision_can_be_taken_back_by_declining(federation):
             run={**tomllib.loads(federation.toml.read_text())["run"]},
         )
     )
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     decided(federation, "silo-0", "second")
     decided(federation, "silo-0", "second", accepted=False)
     assert Consents(queue.study("second").folder).declined == {"silo-0"}
@@ -263,7 +263,7 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
     queue = StudyQueue(federation.server)
     for name in ("one", "two", "three"):
         queue.submit(study_file(federation, name, decide=0.0))
-        heard(federation, "silo-0")
+        proposals(federation, "silo-0")
         decided(federation, "silo-0", name)
     assert queue.next().name == "kit"
     federation.run()
@@ -271,8 +271,8 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
     queue.abort("one")
     assert queue.next().name == "two"
     queue.resume("one")
-    told = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-2:]
-    assert [(line["event"], line["study"]) for line in told] == [
+    entries = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-2:]
+    assert [(line["event"], line["study"]) for line in entries] == [
         ("aborted", "one"),
         ("resumed", "one"),
     ]
@@ -286,24 +286,24 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_submitted_study_that_failed_last_is_continued_by_resume(federation, resume, monkeypatch):
     """The kit's own study has finished; the server has ended with the second one's code 7."""
-    queue, then = StudyQueue(federation.server), []
+    queue, studies = StudyQueue(federation.server), []
     for name in ("second", "third"):
         queue.submit(study_file(federation, name, decide=0.0))
-    ends = {"kit": ("finished", 0), "third": ("failed", 8), "second": ("failed", 7)}
-    for moment, (name, (state, code)) in enumerate(ends.items()):
-        said = Status(state=state, round=1, code=code, time=moment)
-        write_status(queue.study(name).folder, said)
+    results = {"kit": ("finished", 0), "third": ("failed", 8), "second": ("failed", 7)}
+    for moment, (name, (state, code)) in enumerate(results.items()):
+        recorded = Status(state=state, round=1, code=code, time=moment)
+        write_status(queue.study(name).folder, recorded)
     monkeypatch.setattr(launcher, "require_ready", lambda *_: None)
     monkeypatch.setattr(launcher, "_flower", lambda *_: {})
     monkeypatch.setattr(
         launcher,
         "_served",
         lambda folder, *_: (
-            then.append(StudyQueue(folder).next()) or Status(state="running", round=1)
+            studies.append(StudyQueue(folder).next()) or Status(state="running", round=1)
         ),
     )
     launcher.serve(federation.server, lambda _: None, resume=resume)
-    assert [study.name for study in then] == (["second"] if resume else [])
+    assert [study.name for study in studies] == (["second"] if resume else [])
     assert queue.state(queue.study("third")) == "failed"
 
 
@@ -337,17 +337,17 @@ def test_every_study_has_a_hash_of_its_own_although_its_terms_are_those_of_anoth
 
 def test_a_study_whose_text_is_not_what_its_hash_says_is_not_taken_in(federation):
     queue = StudyQueue(federation.server)
-    known = queue.submit(study_file(federation, "second"))
-    ask = asking(federation, "silo-0")
+    submitted = queue.submit(study_file(federation, "second"))
+    post = asking(federation, "silo-0")
 
     def swapped(path, body):
-        text = ask(path, body)
+        text = post(path, body)
         return text if path == STUDIES else text.replace(b'"rounds":3', b'"rounds":9')
 
-    said = []
-    consider(federation.kits / "silo-0", swapped, said.append)
-    assert "another hash" in said[0]
-    assert StudyDecisions(federation.kits / "silo-0").find(known.agreement) is None
+    messages = []
+    consider(federation.kits / "silo-0", swapped, messages.append)
+    assert "another hash" in messages[0]
+    assert StudyDecisions(federation.kits / "silo-0").find(submitted.agreement) is None
 
 
 @pytest.mark.parametrize(
@@ -375,34 +375,34 @@ def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, m
         STUDIES: b'{"studies": ["%s"]}' % (b"a" * 64),
         f"{STUDIES}/{'a' * 64}": study.text.encode(),
     }
-    said = []
-    consider(federation.kits / "silo-0", lambda path, _: answers[path], said.append)
-    assert "own code" in said[0] or "by its path" in said[0]
+    messages = []
+    consider(federation.kits / "silo-0", lambda path, _: answers[path], messages.append)
+    assert "own code" in messages[0] or "by its path" in messages[0]
     assert StudyDecisions(federation.kits / "silo-0").all == []
 
 
 def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federation):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second"))
-    heard(federation, "silo-0")
-    known = StudyDecisions(federation.kits / "silo-0")
-    known.decide(known.lookup("second"), True, "somebody")
+    proposals(federation, "silo-0")
+    decisions = StudyDecisions(federation.kits / "silo-0")
+    decisions.decide(decisions.lookup("second"), True, "somebody")
     with pytest.raises(ProtocolError, match="another silo's name"):
         visit(federation.kits / "silo-0", asking(federation, "silo-1"))
-    kept = []
+    bodies = []
     visit(
         federation.kits / "silo-0",
-        lambda *asked: kept.append(asked[1]) or asking(federation, "silo-0")(*asked),
+        lambda *request: bodies.append(request[1]) or asking(federation, "silo-0")(*request),
     )
     assert Consents(queue.study("second").folder).decisions["silo-0"].accepted
-    forged = StudyVisit.model_validate_json(kept[0])
-    [taken] = forged.decisions
+    forged = StudyVisit.model_validate_json(bodies[0])
+    [signed] = forged.decisions
     forged = forged.model_copy(
         update={
             "silo": "silo-1",
             "decisions": (
-                taken.model_copy(
-                    update={"decision": taken.decision.model_copy(update={"silo": "silo-1"})}
+                signed.model_copy(
+                    update={"decision": signed.decision.model_copy(update={"silo": "silo-1"})}
                 ),
             ),
         }
@@ -457,7 +457,7 @@ def test_a_decision_is_told_at_once_where_the_server_can_be_reached(
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second"))
     for silo in ("silo-0", "silo-1"):
-        heard(federation, silo)
+        proposals(federation, silo)
     with suppress(SystemExit):
         # no server listens
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-1")])
@@ -492,7 +492,7 @@ def test_a_study_that_the_silo_has_not_heard_of_is_asked_for_before_it_is_accept
     assert digits in "".join(capsys.readouterr())
     assert not Consents(queue.study("second").folder).decisions
     with suppress(SystemExit):
-        main([digits if word == "second" else word for word in accept])
+        main([digits if argument == "second" else argument for argument in accept])
     assert "is accepted" in capsys.readouterr().out
     assert set(Consents(queue.study("second").folder).decisions) == {"silo-0"}
 
@@ -516,7 +516,7 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second", quorum=2))
     for silo in ("silo-0", "silo-1"):
-        heard(federation, silo)
+        proposals(federation, silo)
     decided(federation, "silo-0", "second")
     with pytest.raises(ConfigError, match="1 of the 2 acceptances"):
         queue.start("second")
@@ -538,7 +538,7 @@ def test_start_is_the_same_as_begin(capsys):
 
 def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
     StudyQueue(federation.server).submit(study_file(federation, "second"))
-    heard(federation, "silo-1")
+    proposals(federation, "silo-1")
     decided(federation, "silo-1", "second")
     dismiss(federation.server, "silo-1")
     last = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-1]
@@ -549,24 +549,24 @@ def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
 
 
 def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
-    ask, kit = asking(federation, "silo-1"), federation.kits / "silo-1"
-    assert versions.mismatch(compare(kit, ask), "server") == ""
+    post, kit = asking(federation, "silo-1"), federation.kits / "silo-1"
+    assert versions.mismatch(compare(kit, post), "server") == ""
     assert versions.noted(federation.server / "run")["silo-1"] == versions.installed()
-    here, other = versions.installed(), versions.installed().model_copy(update={"flower": "1.41.0"})
+    ours, newer = versions.installed(), versions.installed().model_copy(update={"flower": "1.41.0"})
 
     def of_another_release(path, body):
         """A silo with another Flower, beside an unchanged server."""
-        monkeypatch.setattr(versions, "installed", lambda: here)
-        answer = ask(path, body)
-        monkeypatch.setattr(versions, "installed", lambda: other)
+        monkeypatch.setattr(versions, "installed", lambda: ours)
+        answer = post(path, body)
+        monkeypatch.setattr(versions, "installed", lambda: newer)
         return answer
 
-    monkeypatch.setattr(versions, "installed", lambda: other)
-    why = versions.mismatch(compare(kit, of_another_release), "server")
-    assert f"the server has {here}, here is {other}" in why
-    assert versions.noted(federation.server / "run")["silo-1"] == other
+    monkeypatch.setattr(versions, "installed", lambda: newer)
+    reason = versions.mismatch(compare(kit, of_another_release), "server")
+    assert f"the server has {ours}, here is {newer}" in reason
+    assert versions.noted(federation.server / "run")["silo-1"] == newer
     with pytest.raises(ProtocolError, match="another silo's name"):
-        compare(federation.kits / "silo-0", ask)
+        compare(federation.kits / "silo-0", post)
 
 
 def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
@@ -589,25 +589,25 @@ def test_in_a_federation_without_keys_only_members_are_recorded_as_connected(fed
 
 
 def test_folders_are_their_owners_alone_whatever_the_umask(federation, capsys):
-    before = os.umask(0)
+    umask = os.umask(0)
     try:
         path = study_file(federation, "second")
         with pytest.raises(SystemExit, match="0"):
             main(["server", "study", "submit", str(path), "--folder", str(federation.server)])
         assert os.umask(0) == 0, "the command leaves the caller's umask"
     finally:
-        os.umask(before)
+        os.umask(umask)
     digits = StudyQueue(federation.server).study("second").submission.agreement[:16]
     assert " ".join(digits[i : i + 4] for i in (0, 4, 8, 12)) in capsys.readouterr().out
-    home = federation.server / "run" / "studies"
-    found = [home, *home.rglob("*")]
-    assert {p.name: oct(p.stat().st_mode & 0o077) for p in found if p.stat().st_mode & 0o077} == {}
+    folder = federation.server / "run" / "studies"
+    paths = [folder, *folder.rglob("*")]
+    assert {p.name: oct(p.stat().st_mode & 0o077) for p in paths if p.stat().st_mode & 0o077} == {}
 
 
 def test_who_decides_in_an_account_without_a_name_is_its_number(federation, monkeypatch, capsys):
     """As in the kit's container."""
     StudyQueue(federation.server).submit(study_file(federation, "second"))
-    heard(federation, "silo-1")
+    proposals(federation, "silo-1")
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)
@@ -617,10 +617,10 @@ def test_who_decides_in_an_account_without_a_name_is_its_number(federation, monk
 
 
 def test_a_study_that_ended_early_is_not_called_finished(monkeypatch, capsys):
-    ended = Status(state="interrupted", round=3, code=143, reason="aborted by the operator")
-    monkeypatch.setattr("pomona_federation.server.launcher.serve", lambda *_: ended)
+    interrupted = Status(state="interrupted", round=3, code=143, reason="aborted by the operator")
+    monkeypatch.setattr("pomona_federation.server.launcher.serve", lambda *_: interrupted)
     with pytest.raises(SystemExit, match="143"):
         main(["server", "start"])
-    out, err = capsys.readouterr()
-    assert out == ""
+    output, err = capsys.readouterr()
+    assert output == ""
     assert err == "error[INTERRUPTED]: interrupted after round 3: aborted by the operator\n"

@@ -30,13 +30,13 @@ from test_consent_policy import (
     STUDY,
     TEXT,
     TODAY,
-    known,
+    breaches,
+    entry,
     lines,
     ruled,
     submitted,
-    wrong,
 )
-from test_studies import decided, heard, own_models
+from test_studies import decided, own_models, proposals
 
 pytestmark = pytest.mark.long
 
@@ -49,16 +49,16 @@ def federation(world):
 
 def built(monkeypatch, raises=None):
     """Record the networks built from here on; with ``raises``, fail instead."""
-    made, build = [], models.build
+    sizes, build = [], models.build
 
-    def counted(settings, *rest, **more):
-        made.append(settings.hidden)
+    def counted(settings, *args, **kwargs):
+        sizes.append(settings.hidden)
         if raises:
             raise raises
-        return build(settings, *rest, **more)
+        return build(settings, *args, **kwargs)
 
     monkeypatch.setattr("pomona.scenario.network.build", counted)
-    return made
+    return sizes
 
 
 def wide(federation, *hidden):
@@ -67,20 +67,20 @@ def wide(federation, *hidden):
     return {**run, "model": {"name": "mlp", "hidden": list(hidden)}}
 
 
-@pytest.mark.parametrize(("otherwise", "standing"), [("ask", "pending"), ("decline", "declined")])
+@pytest.mark.parametrize(("otherwise", "status_"), [("ask", "pending"), ("decline", "declined")])
 def test_a_network_beyond_the_rules_is_refused_by_its_shapes_and_never_built(
-    federation, monkeypatch, otherwise, standing
+    federation, monkeypatch, otherwise, status_
 ):
     """64 inputs, twice 30,000 hidden, 10 outputs: 902.3 million numbers of 4 bytes, down and up, in
     3 rounds.
     """
     d = 64 * 30_000 + 30_000 + 30_000 * 30_000 + 30_000 + 30_000 * 10 + 10
-    made = built(monkeypatch)
+    built_sizes = built(monkeypatch)
     ruled(federation, mb_in_all=50.0, otherwise=otherwise)
     submitted(federation, run=wide(federation, 30_000, 30_000))
-    heard(federation, "silo-0")
-    assert (known(federation).status, made) == (standing, [])
-    assert known(federation).why == f"{d * 4 * 2 * 3 / 1e6:.3g} MB in all, more than 50"
+    proposals(federation, "silo-0")
+    assert (entry(federation).status, built_sizes) == (status_, [])
+    assert entry(federation).why == f"{d * 4 * 2 * 3 / 1e6:.3g} MB in all, more than 50"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -98,11 +98,11 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
         module = models.build(config.model, (3, 8, 8), 3)
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
-        first, rest = row[: space.trained], row[space.trained :]
-        start = Initial.from_space(space, lambda _, r=first: r, rest)
-        whole, shapes = study_facts._traffic(config, terms, start, 7), outlined(terms)
+        first, buffers = row[: space.trained], row[space.trained :]
+        initial = Initial.from_space(space, lambda _, r=first: r, buffers)
+        traffic, shapes = study_facts._traffic(config, terms, initial, 7), outlined(terms)
         assert shapes == (
-            replace(whole, downlink=0) if method in {"fedcac", "pfedgraph"} else whole
+            replace(traffic, downlink=0) if method in {"fedcac", "pfedgraph"} else traffic
         )
 
 
@@ -127,21 +127,21 @@ def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(
     with monkeypatch.context() as patch:
         assert built(patch, raises) == []
         submitted(federation, "second", run=wide(federation, 8))
-        said = heard(federation, "silo-0")
-    assert len(said) == 2
-    assert all("waits for a decision" in line for line in said)
-    kind = (
+        messages = proposals(federation, "silo-0")
+    assert len(messages) == 2
+    assert all("waits for a decision" in line for line in messages)
+    reason = (
         "MEMORY"
         if "memory" in str(raises) or isinstance(raises, MemoryError)
         else type(raises).__name__
     )
-    assert known(federation, "first").why.startswith(kind)
-    shown = status.silo(federation.kits / "silo-0")["studies"]
-    assert [row["why"] for row in shown] == [
-        known(federation, name).why for name in ("first", "second")
+    assert entry(federation, "first").why.startswith(reason)
+    rows = status.silo(federation.kits / "silo-0")["studies"]
+    assert [row["why"] for row in rows] == [
+        entry(federation, name).why for name in ("first", "second")
     ]
-    heard(federation, "silo-0")
-    assert known(federation, "first").status == known(federation, "second").status == "accepted"
+    proposals(federation, "silo-0")
+    assert entry(federation, "first").status == entry(federation, "second").status == "accepted"
 
 
 def asked_in_a_process(federation):
@@ -149,7 +149,7 @@ def asked_in_a_process(federation):
     child = os.fork()
     if not child:
         try:
-            heard(federation, "silo-0")
+            proposals(federation, "silo-0")
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -170,13 +170,13 @@ def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, mo
     (mark,) = marks.iterdir()
     submitted(federation, "second", run=wide(federation, 8))
     assert asked_in_a_process(federation) == 0
-    assert known(federation, "second").status == "accepted"
+    assert entry(federation, "second").status == "accepted"
     monkeypatch.undo()
-    said = heard(federation, "silo-0")
-    assert f"was killed, probably for lack of memory; remove {mark} to try it again" in said[0]
+    messages = proposals(federation, "silo-0")
+    assert f"was killed, probably for lack of memory; remove {mark} to try it again" in messages[0]
     mark.unlink()
-    heard(federation, "silo-0")
-    assert known(federation, "first").status == "accepted"
+    proposals(federation, "silo-0")
+    assert entry(federation, "first").status == "accepted"
     assert not list(marks.iterdir())
 
 
@@ -186,8 +186,8 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
     submitted(federation, "first", run=wide(federation, 9))
     marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyRequests.answer
 
-    def stops(desk, who, path, body):
-        return os._exit(137) if path.startswith(f"{STUDIES}/") else answer(desk, who, path, body)
+    def stops(desk, name, path, body):
+        return os._exit(137) if path.startswith(f"{STUDIES}/") else answer(desk, name, path, body)
 
     with monkeypatch.context() as patch:
         patch.setattr(StudyRequests, "answer", stops)
@@ -195,8 +195,8 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
     assert not marks.exists() or not list(marks.iterdir())
     marks.mkdir(exist_ok=True)
     (marks / ("ab" * 32)).touch()  # of a study that is offered no more
-    heard(federation, "silo-0")
-    assert known(federation, "first").status == "accepted"
+    proposals(federation, "silo-0")
+    assert entry(federation, "first").status == "accepted"
     assert not list(marks.iterdir())
 
 
@@ -208,23 +208,23 @@ def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rule
     submitted(federation, "first", run=wide(federation, 9))
     kit, judge = federation.kits / "silo-0", consent_policy.verdict
 
-    def killed(policy, kit, known):
-        os._exit(137) if known.study.name == "first" else None
-        return judge(policy, kit, known)
+    def killed(policy, kit, decision):
+        os._exit(137) if decision.study.name == "first" else None
+        return judge(policy, kit, decision)
 
     monkeypatch.setattr(consent_policy, "verdict", killed)
     assert asked_in_a_process(federation) == 137
     submitted(federation, "second", run=wide(federation, 8))
     assert asked_in_a_process(federation) == 0
-    assert known(federation, "second").status == "accepted"
+    assert entry(federation, "second").status == "accepted"
     row = next(row for row in status.silo(kit)["studies"] if row["study"] == "first")
     assert (row["decision"], "was killed; decide yourself" in row["why"]) == ("pending", True)
     monkeypatch.undo()
-    heard(federation, "silo-0")
-    assert known(federation, "first").status == "pending"
+    proposals(federation, "silo-0")
+    assert entry(federation, "first").status == "pending"
     ruled(federation, models=["mlp"], rounds=10_000)
-    heard(federation, "silo-0")
-    assert known(federation, "first").status == "accepted"
+    proposals(federation, "silo-0")
+    assert entry(federation, "first").status == "accepted"
 
 
 def test_rules_are_applied_to_one_study_at_a_time(federation, monkeypatch):
@@ -234,41 +234,41 @@ def test_rules_are_applied_to_one_study_at_a_time(federation, monkeypatch):
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
     submitted(federation, "second", run=wide(federation, 8))
-    kit, judge, judged, said = federation.kits / "silo-0", consent_policy.verdict, [], []
+    kit, judge, judged, messages = federation.kits / "silo-0", consent_policy.verdict, [], []
 
-    def slow(policy, kit, known):
-        judged.append(known.study.name)
+    def slow(policy, kit, decision):
+        judged.append(decision.study.name)
         decided(federation, "silo-0", "second")
-        return judge(policy, kit, known)
+        return judge(policy, kit, decision)
 
     monkeypatch.setattr(consent_policy, "verdict", slow)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     assert judged == ["first"]
     holder = os.open(kit / study_proposals.LOCK, os.O_RDWR)
     fcntl.flock(holder, fcntl.LOCK_EX)
 
-    def say(text):
-        said.append(text)
+    def note(text):
+        messages.append(text)
         os.close(holder)
 
-    with study_proposals._exclusive(kit, say):
-        assert said == ["another process works on a study; this one waits"]
+    with study_proposals._exclusive(kit, note):
+        assert messages == ["another process works on a study; this one waits"]
 
 
 def test_whoever_ends_the_judging_leaves_the_study_as_it_was(federation, monkeypatch):
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
 
-    def ended(*_):
+    def stopped(*_):
         raise SystemExit(143)
 
     with monkeypatch.context() as patch:
-        patch.setattr(consent_policy, "verdict", ended)
+        patch.setattr(consent_policy, "verdict", stopped)
         with pytest.raises(SystemExit):
-            heard(federation, "silo-0")
-    assert (known(federation, "first").status, known(federation, "first").why) == ("pending", "")
-    heard(federation, "silo-0")
-    assert known(federation, "first").status == "accepted"
+            proposals(federation, "silo-0")
+    assert (entry(federation, "first").status, entry(federation, "first").why) == ("pending", "")
+    proposals(federation, "silo-0")
+    assert entry(federation, "first").status == "accepted"
 
 
 def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypatch):
@@ -284,9 +284,9 @@ def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypa
         return study
 
     monkeypatch.setattr(study_proposals, "parse_study", broken)
-    said = heard(federation, "silo-0")
-    assert "cannot be taken in: RecursionError: maximum recursion depth exceeded" in said[0]
-    assert known(federation, "second").status == "accepted"
+    messages = proposals(federation, "silo-0")
+    assert "cannot be taken in: RecursionError: maximum recursion depth exceeded" in messages[0]
+    assert entry(federation, "second").status == "accepted"
 
 
 # What computing may cost
@@ -300,13 +300,13 @@ def test_no_computing_without_a_bound_is_accepted(federation):
     ruled(federation)
     submitted(federation, "long", run={**run, "local_epochs": 1_000_000})
     submitted(federation, "slow", deadline=1e6)
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     assert (
         "3000000 passes over the training data, more than epochs_in_all = 10000"
-        in known(federation, "long").why
+        in entry(federation, "long").why
     )
-    assert "a round may take 1e+06 s, more than deadline = 86400" in known(federation, "slow").why
-    assert known(federation, "long").status == known(federation, "slow").status == "pending"
+    assert "a round may take 1e+06 s, more than deadline = 86400" in entry(federation, "slow").why
+    assert entry(federation, "long").status == entry(federation, "slow").status == "pending"
 
 
 def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
@@ -335,14 +335,14 @@ def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
 def test_methods_are_of_studies_that_train_and_evaluations_go_by_their_kind(federation):
     """Nobody writes the name of a class into policy.toml to have models judged."""
     judged = {"of": "kit", "models": {"north": 0, "south": 1}}
-    agreed = FEDERATION.terms_of(
+    terms = FEDERATION.terms_of(
         EvaluationStudy(name="judged", kind="evaluate", task=STUDY.task, evaluate=judged)
     )
-    text = StudyText.from_terms(agreed)
+    text = StudyText.from_terms(terms)
     assert (text.trains, text.epochs, text.rounds) == (False, 0, 1)
     policy = ConsentPolicy(kinds=("train", "evaluate"), methods=("fedavg",), tasks=(text.task,))
-    assert list(misfits(policy, agreed, text, set(), TODAY)) == []
-    assert wrong(replace(TEXT, method="apple"), methods=("fedavg",)) == [
+    assert list(misfits(policy, terms, text, set(), TODAY)) == []
+    assert breaches(replace(TEXT, method="apple"), methods=("fedavg",)) == [
         "method apple is not among fedavg"
     ]
 
@@ -358,9 +358,9 @@ def test_without_noise_there_is_no_epsilon_that_a_bound_would_accept(federation,
     bounded(federation, accept_epsilon=1e6)
     ruled(federation)
     submitted(federation, decide=0.0)
-    heard(federation, "silo-0")
-    assert known(federation).status == "pending"
-    assert "accept_epsilon in silo.toml is 1e+06" in known(federation).why
+    proposals(federation, "silo-0")
+    assert entry(federation).status == "pending"
+    assert "accept_epsilon in silo.toml is 1e+06" in entry(federation).why
     kit = federation.kits / "silo-0"
     assert command("silo", "accept", "second", "--folder", kit) == 9
     assert "without bound, since noise does not cover it" in capsys.readouterr().err

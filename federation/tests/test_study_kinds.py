@@ -27,7 +27,7 @@ from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_facts import facts
 from pomona_federation.study import read_study, weights_file
-from test_studies import decided, heard, own_models, study_file
+from test_studies import decided, own_models, proposals, study_file
 
 pytestmark = pytest.mark.long
 
@@ -53,11 +53,11 @@ def submitted(federation, path, silos=None):
     """The folder of a study that these silos have accepted and all others declined, before its
     run.
     """
-    known = StudyQueue(federation.server).submit(path)
+    study = StudyQueue(federation.server).submit(path)
     for silo in federation.names:
-        heard(federation, silo)
-        decided(federation, silo, known.study.name, silos is None or silo in silos)
-    return federation.server / "run/studies" / known.study.name
+        proposals(federation, silo)
+        decided(federation, silo, study.study.name, silos is None or silo in silos)
+    return federation.server / "run/studies" / study.study.name
 
 
 def ran(federation, path, silos=None):
@@ -69,25 +69,24 @@ def ran(federation, path, silos=None):
 
 def cells(folder):
     """The result of an evaluation by model, silo and split: samples, value, interval."""
-    found = json.loads((folder / "evaluation.json").read_text())["cells"]
+    rows = json.loads((folder / "evaluation.json").read_text())["cells"]
     return {
-        (c["model"], c["silo"], c["split"]): (c["samples"], c["value"], c["interval"])
-        for c in found
+        (c["model"], c["silo"], c["split"]): (c["samples"], c["value"], c["interval"]) for c in rows
     }
 
 
 def judged(federation, path, silo, split):
     """The same from a model file and a silo's data alone."""
     kit = federation.kits / silo
-    own = own_scenario(
+    data = own_scenario(
         SiloFile.load(kit / "silo.toml"),
         StudyQueue(federation.server).federation.kit_terms,
         federation.names.index(silo),
     )
-    rows = getattr(own.partition.clients[0], split)
-    answers = PersonalModel.load(path).outputs(own.dataset.x[rows]).argmax(1).numpy()
-    hits = int((answers == own.dataset.y[rows]).sum())
-    return len(rows), round(hits / len(rows), 4), [round(end, 4) for end in wilson(hits, len(rows))]
+    rows = getattr(data.partition.clients[0], split)
+    answers = PersonalModel.load(path).outputs(data.dataset.x[rows]).argmax(1).numpy()
+    hits = int((answers == data.dataset.y[rows]).sum())
+    return len(rows), round(hits / len(rows), 4), [round(b, 4) for b in wilson(hits, len(rows))]
 
 
 def own_file(federation, silo):
@@ -100,27 +99,27 @@ def own_file(federation, silo):
 
 def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(federation):
     federation.run()
-    found = cells(ran(federation, evaluation_file(federation)))
-    assert found == {
+    matrix = cells(ran(federation, evaluation_file(federation)))
+    assert matrix == {
         (model, silo, split): judged(federation, own_file(federation, model), silo, split)
         for model in federation.names
         for silo in federation.names
         for split in ("test", "validation")
     }
-    assert len({value for _, value, _ in found.values()}) > 4
+    assert len({value for _, value, _ in matrix.values()}) > 4
     assert "| silo-1 |" in result_text(federation.server, "cross", "md")
     assert own_models(federation, "cross") == {}  # nothing was trained
 
 
 def test_a_silo_that_never_trained_judges_the_models_of_the_others(federation):
-    gone = next(node for node, kit in federation.grid.folders.items() if kit.name == "silo-2")
-    federation.grid.gone.add(gone)
+    offline = next(node for node, kit in federation.grid.folders.items() if kit.name == "silo-2")
+    federation.grid.gone.add(offline)
     federation.run()
     federation.grid.gone.clear()
     folder = ran(federation, evaluation_file(federation))
-    found = cells(folder)
-    assert {model for model, _, _ in found} == {"silo-0", "silo-1"}
-    assert found["silo-0", "silo-2", "test"] == judged(
+    matrix = cells(folder)
+    assert {model for model, _, _ in matrix} == {"silo-0", "silo-1"}
+    assert matrix["silo-0", "silo-2", "test"] == judged(
         federation, own_file(federation, "silo-0"), "silo-2", "test"
     )
     assert json.loads((folder / "evaluation.json").read_text())["silos"] == federation.names
@@ -132,8 +131,8 @@ def test_who_declines_neither_judges_nor_sends_its_model(federation):
     assert {(model, silo) for model, silo, _ in cells(folder)} == {
         (model, silo) for model in ("silo-0", "silo-2") for silo in ("silo-0", "silo-2")
     }
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert (found["declined"], found["absent"]) == (["silo-1"], [])
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert (evaluation["declined"], evaluation["absent"]) == (["silo-1"], [])
     assert "No model came from silo-1." in (folder / "evaluation.md").read_text()
 
 
@@ -142,10 +141,10 @@ def test_given_weights_are_judged_everywhere_and_no_model_travels(federation, ca
     terms = {"task": study_terms(federation)["task"], "evaluate": {}}
     weights = own_file(federation, "silo-1")
     model = {"name": "mlp", "hidden": [8], "init": str(weights)}
-    place = weights_file(federation.kits / "silo-0", weights_of(weights).sha256)
+    path = weights_file(federation.kits / "silo-0", weights_of(weights).sha256)
     for silo in federation.names:  # as their administrators do by hand
-        (federation.kits / silo / place.parent.name).mkdir()
-        shutil.copy(weights, federation.kits / silo / place.parent.name / place.name)
+        (federation.kits / silo / path.parent.name).mkdir()
+        shutil.copy(weights, federation.kits / silo / path.parent.name / path.name)
     caplog.clear()
     folder = ran(federation, evaluation_file(federation, "given", run={"model": model}, **terms))
     assert cells(folder) == {
@@ -153,13 +152,13 @@ def test_given_weights_are_judged_everywhere_and_no_model_travels(federation, ca
         for silo in federation.names
         for split in ("test", "validation")
     }
-    sent = [
+    sizes = [
         int(text.split()[-2])
         for text in caplog.messages
         if text.startswith("answered with an uplink of")
     ]
-    assert len(sent) == 6
-    assert max(sent) < weights.stat().st_size / 10
+    assert len(sizes) == 6
+    assert max(sizes) < weights.stat().st_size / 10
 
 
 def study_terms(federation):
@@ -169,10 +168,10 @@ def study_terms(federation):
 
 def test_scores_on_few_samples_never_leave_the_silo(federation, monkeypatch):
     federation.run()
-    least = judged(federation, own_file(federation, "silo-0"), "silo-1", "validation")[0] + 1
-    monkeypatch.setattr("pomona_federation.study.LEAST_SAMPLES", least)
-    found = cells(ran(federation, evaluation_file(federation)))
-    assert {silo for _, silo, split in found if split == "validation"} == {"silo-0", "silo-2"}
+    minimum = judged(federation, own_file(federation, "silo-0"), "silo-1", "validation")[0] + 1
+    monkeypatch.setattr("pomona_federation.study.LEAST_SAMPLES", minimum)
+    matrix = cells(ran(federation, evaluation_file(federation)))
+    assert {silo for _, silo, split in matrix if split == "validation"} == {"silo-0", "silo-2"}
 
 
 def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(federation):
@@ -180,10 +179,10 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     path = federation.kits / "silo-1/silo.toml"
     file = tomllib.loads(path.read_text())
     path.write_text(tomli_w.dumps(file | {"data": {**file["data"], "validation_share": 0.5}}))
-    found = json.loads(
+    evaluation = json.loads(
         (ran(federation, evaluation_file(federation)) / "evaluation.json").read_text()
     )
-    assert found["absent"] == ["silo-1"]
+    assert evaluation["absent"] == ["silo-1"]
     refused = [
         r["reason"]
         for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
@@ -226,9 +225,9 @@ def trials(folder):
 
 def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, world):
     folder = ran(federation, search_file(federation))
-    found = trials(folder)
+    search = trials(folder)
     scores = []
-    for number, trial in enumerate(found["trials"]):
+    for number, trial in enumerate(search["trials"]):
         config = federation.simulation
         method = config.method.model_copy(update={"mu": trial["point"]["method.mu"]})
         config = config.model_copy(update={"lr": trial["point"]["lr"], "method": method})
@@ -237,9 +236,9 @@ def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, worl
         scores.append(best["value"])
         assert trial["score"] == pytest.approx(best["value"], abs=1e-4)
         assert trial["best_round"] == best["round"]
-    assert len(found["trials"]) == 3
+    assert len(search["trials"]) == 3
     assert len(set(scores)) > 1
-    assert found["winner"] == int(np.argmax(scores))
+    assert search["winner"] == int(np.argmax(scores))
 
 
 def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):
@@ -252,22 +251,22 @@ def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):
 
 def test_the_winners_study_trains_with_its_settings(federation):
     folder = ran(federation, search_file(federation))
-    found = trials(folder)
+    search = trials(folder)
     study = read_study(folder / "STUDY.toml")
     assert (study.kind, study.name) == ("train", "tune-best")
-    point = found["trials"][found["winner"]]["point"]
+    point = search["trials"][search["winner"]]["point"]
     assert (study.run["lr"], study.run["method"]["mu"]) == (point["lr"], point["method.mu"])
-    again = ran(federation, folder / "STUDY.toml")
-    assert read_status(again).state == "finished"
+    best_folder = ran(federation, folder / "STUDY.toml")
+    assert read_status(best_folder).state == "finished"
     assert own_models(federation, "tune-best")
 
 
 def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
     folder = submitted(federation, search_file(federation))
-    whole = StudyDecisions(federation.kits / "silo-0").lookup("tune")
+    search = StudyDecisions(federation.kits / "silo-0").lookup("tune")
 
     def killed(message, reply):
-        if whole.trials[1] in str(message.content):
+        if search.trials[1] in str(message.content):
             raise SystemExit(143)
         return reply
 
@@ -279,7 +278,7 @@ def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
     federation.grid.faults.clear()
     federation.grid.sent.clear()
     federation.run("tune")
-    assert not [m for m in federation.grid.sent if whole.trials[0] in str(m.content)]
+    assert not [m for m in federation.grid.sent if search.trials[0] in str(m.content)]
     assert (folder / "trials/000/events.jsonl").read_bytes() == first
     assert [t["number"] for t in trials(folder)["trials"]] == [0, 1, 2]
 
@@ -287,22 +286,22 @@ def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
 def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
     """Asked by silo-1, in the last round of the second trial of three rounds each."""
     submitted(federation, search_file(federation))
-    whole, seen = StudyDecisions(federation.kits / "silo-0").lookup("tune"), []
+    search, news = StudyDecisions(federation.kits / "silo-0").lookup("tune"), []
 
-    def look(message, reply):
-        if message.metadata.dst_node_id == 11 and whole.trials[1] in str(message.content):
-            seen.append((status.server(federation.server), status.silo(federation.kits / "silo-0")))
+    def record(message, reply):
+        if message.metadata.dst_node_id == 11 and search.trials[1] in str(message.content):
+            news.append((status.server(federation.server), status.silo(federation.kits / "silo-0")))
         return reply
 
-    federation.grid.faults.append(look)
+    federation.grid.faults.append(record)
     with locked(federation.server / "run"):
         federation.run("tune")
-    at_server, at_silo = seen[-1]
+    at_server, at_silo = news[-1]
     assert (at_server["state"], at_server["trial"], at_server["rounds"]) == ("running", 1, 3)
     assert at_server["waiting"]["asked"] == federation.names
     assert [silo["state"] for silo in at_server["silos"]] == ["present"] * 3
-    own = next(row for row in at_silo["studies"] if row["study"] == "tune")
-    assert own["round"] >= 3
+    entry = next(row for row in at_silo["studies"] if row["study"] == "tune")
+    assert entry["round"] >= 3
     view = next(
         v for v in WatchedServer(federation.server).studies() if v.status["study"] == "tune"
     )
@@ -313,23 +312,23 @@ def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
 
 def test_nothing_runs_under_the_hash_of_the_search_itself(federation):
     submitted(federation, search_file(federation))
-    known = StudyDecisions(federation.kits / "silo-0").lookup("tune")
-    assert len({known.agreement, *known.trials}) == 4
+    search = StudyDecisions(federation.kits / "silo-0").lookup("tune")
+    assert len({search.agreement, *search.trials}) == 4
     with pytest.raises(Exception, match="its trials run"):
-        known.trial(known.agreement)
+        search.trial(search.agreement)
 
 
 def test_a_policy_counts_the_rounds_of_all_trials(federation):
     submitted(federation, search_file(federation, search={"space": {"rounds": [2, 5]}}))
-    found = facts(Silo.in_study(federation.kits / "silo-0", "tune"))
-    assert found.traffic.rounds == 7
+    study_facts = facts(Silo.in_study(federation.kits / "silo-0", "tune"))
+    assert study_facts.traffic.rounds == 7
 
 
 def test_a_trial_that_diverges_loses(federation):
     space = {"lr": [1e20, 0.1]}
-    found = trials(ran(federation, search_file(federation, search={"space": space})))
-    assert [bool(t["fault"]) for t in found["trials"]] == [True, False]
-    assert found["winner"] == 1
+    search = trials(ran(federation, search_file(federation, search={"space": space})))
+    assert [bool(t["fault"]) for t in search["trials"]] == [True, False]
+    assert search["winner"] == 1
 
 
 def test_a_search_without_validation_samples_chooses_nothing(federation):
@@ -343,7 +342,7 @@ def test_a_search_without_validation_samples_chooses_nothing(federation):
 
 
 @pytest.mark.parametrize(
-    ("search", "why"),
+    ("search", "message"),
     [
         ({"space": {"lr": []}}, "lr"),
         ({"space": {}}, "space"),
@@ -357,8 +356,8 @@ def test_a_search_without_validation_samples_chooses_nothing(federation):
         ({"space": {f"k{'x' * k}": list(range(100)) for k in range(3)}}, "limit is 10000"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused_when_it_is_submitted(federation, search, why):
-    with pytest.raises(ConfigError, match=why):
+def test_a_search_that_cannot_be_is_refused_when_it_is_submitted(federation, search, message):
+    with pytest.raises(ConfigError, match=message):
         StudyQueue(federation.server).submit(search_file(federation, search=search))
 
 

@@ -20,7 +20,7 @@ from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_facts import facts
 from test_hostile_server import edited
 from test_in_process import PRIVATE
-from test_studies import decided, heard, own_models, study_file
+from test_studies import decided, own_models, proposals, study_file
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ def standing(federation):
 def offered(federation, name="second", **changes):
     """A study that silo-0 has received; its hash."""
     known = StudyQueue(federation.server).submit(study_file(federation, name, **changes))
-    heard(federation, "silo-0")
+    proposals(federation, "silo-0")
     return known.agreement
 
 
@@ -146,7 +146,7 @@ def test_a_study_has_a_report_of_its_own(world):
     federation = world.federation("fedavg")
     offered(federation)
     for silo in federation.names:
-        heard(federation, silo)
+        proposals(federation, silo)
         decided(federation, silo, "second")
     federation.run("second")
     assert own_models(federation, "second").keys() == set(federation.names)

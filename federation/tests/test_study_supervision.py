@@ -30,12 +30,12 @@ from pomona_federation.supervision.supervisor import Supervisor, process_tree
 pytestmark = pytest.mark.long
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
-SAYS = (
+WRITES = (
     "out.mkdir(parents=True, exist_ok=True)\n"
     '(out / \'new\').write_text(\'{{"state": "{}", "round": {}, "code": {}, "time": 1}}\')\n'
     "(out / 'new').rename(out / 'status.json')\n"
 )
-DONE = "time.sleep(0.2)\n" + SAYS.format("finished", 3, 0)
+FINISHES = "time.sleep(0.2)\n" + WRITES.format("finished", 3, 0)
 
 
 class Link:
@@ -86,9 +86,9 @@ def kit(tmp_path, monkeypatch):
         (folder / "keys" / f"{name}.pub").write_text("ecdsa-sha2-nistp384 AAAA")
     (folder / "federation.toml").write_text(tomli_w.dumps(tree))
     MemberRegistry(folder / "run", StudyQueue(folder).federation)
-    before = set(process_tree(os.getpid()))
+    processes = set(process_tree(os.getpid()))
     yield folder
-    assert not set(process_tree(os.getpid())) - before, "processes left behind"
+    assert not set(process_tree(os.getpid())) - processes, "processes left behind"
 
 
 def submitted(kit, *names, accepted=True):
@@ -97,9 +97,9 @@ def submitted(kit, *names, accepted=True):
         path = kit.parent / f"{name}.toml"
         run = {"method": "fedavg", "rounds": 3, "lr": 0.1, "model": {"name": "mlp", "hidden": [8]}}
         path.write_text(tomli_w.dumps({"name": name, "run": run, "task": TASK}))
-        known = StudyQueue(kit).submit(path)
+        study = StudyQueue(kit).submit(path)
         for silo in ("north", "south") if accepted else ():
-            decision = Decision(silo=silo, study=known.agreement, accepted=True)
+            decision = Decision(silo=silo, study=study.agreement, accepted=True)
             Consents(kit / "run/studies" / name).record(decision, "")
 
 
@@ -112,8 +112,8 @@ class Clock:
 
     time, monotonic = staticmethod(time.time), staticmethod(time.monotonic)
 
-    def __init__(self, until):
-        self.until = until
+    def __init__(self, condition):
+        self.until = condition
 
     def sleep(self, seconds):
         time.sleep(seconds)
@@ -121,19 +121,19 @@ class Clock:
             raise KeyboardInterrupt
 
 
-def supervised(kit, link, standing=False, until=bool):
+def supervised(kit, link, standing=False, condition=bool):
     """Run the policy to its end, or until a condition holds."""
-    said, link.kit = [], kit
+    log, link.kit = [], kit
     with Audit(kit / "run/audit.jsonl") as audit:
-        policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, said.append, audit, standing)
-        made = Supervisor(
+        policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, log.append, audit, standing)
+        superlink = Supervisor(
             SLEEP, supervisor.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP
         )
         try:
-            with mock.patch.object(superlink_supervisor, "time", Clock(until)):
-                return made.run(policy), said
+            with mock.patch.object(superlink_supervisor, "time", Clock(condition)):
+                return superlink.run(policy), log
         except KeyboardInterrupt:
-            return None, said
+            return None, log
         finally:
             for process in link.processes:
                 process.wait(5)
@@ -141,11 +141,11 @@ def supervised(kit, link, standing=False, until=bool):
 
 def test_studies_run_one_after_the_other_under_one_superlink(kit):
     submitted(kit, "one", "two")
-    link = Link({"one": DONE, "two": DONE})
-    status, said = supervised(kit, link)
+    link = Link({"one": FINISHES, "two": FINISHES})
+    status, lines = supervised(kit, link)
     assert (status.state, status.round) == ("finished", 3)
     assert link.submitted == ["one", "two"]
-    assert sum("SuperLink answers" in line for line in said) == 1
+    assert sum("SuperLink answers" in line for line in lines) == 1
     assert [row["state"] for row in status_of(kit)["studies"]] == ["finished", "finished"]
 
 
@@ -159,7 +159,7 @@ def test_a_study_whose_turn_has_not_come_is_queued(kit):
 
 def test_a_study_that_fails_for_good_does_not_keep_the_next_from_running(kit):
     submitted(kit, "one", "two")
-    link = Link({"one": "time.sleep(0.2)\n" + SAYS.format("failed", 1, 9), "two": DONE})
+    link = Link({"one": "time.sleep(0.2)\n" + WRITES.format("failed", 1, 9), "two": FINISHES})
     status, _ = supervised(kit, link)
     assert status.state == "finished"
     assert link.submitted == ["one", "two"]
@@ -175,8 +175,8 @@ def test_a_search_goes_on_after_more_faults_than_one_run_may_have(kit):
         "trials = out / 'trials'\ntrials.mkdir(exist_ok=True)\nnumber = "
         "len(list(trials.iterdir()))\n(trials / f'{number:03d}').mkdir()\ntime.sleep(0.2)\nif "
         "number < 6:\n    "
-        f"{SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n    "
-        f"{SAYS.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
+        f"{WRITES.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n    "
+        f"{WRITES.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
     )
     link = Link({"one": program})
     status, _ = supervised(kit, link)
@@ -186,7 +186,7 @@ def test_a_search_goes_on_after_more_faults_than_one_run_may_have(kit):
 
 def test_an_aborted_study_ends_at_once_and_the_next_begins(kit):
     submitted(kit, "one", "two")
-    link = Link({"one": SAYS.format("running", 1, "null") + "time.sleep(60)", "two": DONE})
+    link = Link({"one": WRITES.format("running", 1, "null") + "time.sleep(60)", "two": FINISHES})
     timer = threading.Timer(1.0, lambda: StudyQueue(kit).abort("one"))
     timer.start()
     status, _ = supervised(kit, link)
@@ -197,47 +197,49 @@ def test_an_aborted_study_ends_at_once_and_the_next_begins(kit):
 
 def test_an_interrupted_study_goes_on_before_others(kit):
     submitted(kit, "one", "two")
-    link = Link({"one": SAYS.format("running", 1, "null") + "time.sleep(60)", "two": DONE})
-    ended, _ = supervised(
-        kit, link, until=lambda: (read_status(kit / "run/studies/one") or 0) and link.submitted
+    link = Link({"one": WRITES.format("running", 1, "null") + "time.sleep(60)", "two": FINISHES})
+    result, _ = supervised(
+        kit, link, condition=lambda: (read_status(kit / "run/studies/one") or 0) and link.submitted
     )
-    assert ended is None
+    assert result is None
     assert read_status(kit / "run/studies/one").state == "interrupted"
-    again = Link({"one": DONE, "two": DONE})
-    supervised(kit, again)
-    assert again.submitted == ["one", "two"]
+    restarted = Link({"one": FINISHES, "two": FINISHES})
+    supervised(kit, restarted)
+    assert restarted.submitted == ["one", "two"]
 
 
 def test_a_study_waits_until_the_silos_have_decided(kit):
     submitted(kit, "one", accepted=False)
-    link = Link({"one": DONE})
+    link = Link({"one": FINISHES})
 
     def decide():
         for silo in ("north", "south"):
-            known = StudyQueue(kit).study("one").submission
+            study = StudyQueue(kit).study("one").submission
             Consents(kit / "run/studies/one").record(
-                Decision(silo=silo, study=known.agreement, accepted=True), ""
+                Decision(silo=silo, study=study.agreement, accepted=True), ""
             )
 
     timer = threading.Timer(1.0, decide)
     timer.start()
-    status, said = supervised(kit, link)
+    status, lines = supervised(kit, link)
     timer.join()
     assert status.state == "finished"
-    assert any("waiting for the silos to decide on one" in line for line in said)
+    assert any("waiting for the silos to decide on one" in line for line in lines)
 
 
 def test_a_standing_server_waits_for_further_studies(kit):
-    link = Link({"one": DONE})
+    link = Link({"one": FINISHES})
     timer = threading.Timer(1.0, lambda: submitted(kit, "one"))
     timer.start()
-    ended, said = supervised(
+    result, lines = supervised(
         kit,
         link,
         standing=True,
-        until=lambda: [s for s in StudyQueue(kit).all if StudyQueue(kit).state(s) == "finished"],
+        condition=lambda: [
+            s for s in StudyQueue(kit).all if StudyQueue(kit).state(s) == "finished"
+        ],
     )
     timer.join()
-    assert ended is None
-    assert "no study to run" in said
+    assert result is None
+    assert "no study to run" in lines
     assert link.submitted == ["one"]

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from federation_in_process import deployed, lost, same
+from federation_in_process import deployed, equal, lost
 from pomona.core.errors import ProtocolError, QuorumError
 from pomona.core.membership import Membership
 from pomona.record.run_folder import load
@@ -22,7 +22,7 @@ from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.masked_part import PastSum, PastSums
 from test_key_renewal import in_round, renewals_and_a_newcomer, renewed
 from test_secure_aggregation import RUN, TERMS, events, on_answer
-from test_studies import decided, heard, own_models, study_file
+from test_studies import decided, own_models, proposals, study_file
 
 pytestmark = pytest.mark.long
 
@@ -58,7 +58,7 @@ def test_silos_that_come_and_go_leave_the_simulations_models(world):
     in_round(world, 2, revoke)
     federation.run()
     expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
-    assert same(deployed(federation), expected)
+    assert equal(deployed(federation), expected)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_silo_that_is_lost_for_good_after_the_sum_was_settled_can_be_left_behi
     federation.run()
     ours = deployed(federation)
     expected = world.simulated(federation, absent={(2, 1), (3, 1)})
-    assert all(same({n: ours[n]}, {n: expected[n]}) for n in ("silo-0", "silo-2"))
+    assert all(equal({n: ours[n]}, {n: expected[n]}) for n in ("silo-0", "silo-2"))
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_ro
     renewed(federation.kits, "silo-0")
     federation.grid.folders[20] = federation.grid.folders.pop(10)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_a_further_study_is_summed_by_its_own_terms(world):
@@ -113,7 +113,7 @@ def test_a_further_study_is_summed_by_its_own_terms(world):
     run = Federation.load(federation.toml).study.run
     queue.submit(study_file(federation, "second", run={**run, "secure_aggregation": TERMS}))
     for silo in federation.names:
-        heard(federation, silo)
+        proposals(federation, silo)
         decided(federation, silo, "second")
     federation.run()
     assert not events(federation, "sum")
@@ -124,7 +124,7 @@ def test_a_further_study_is_summed_by_its_own_terms(world):
     for name, model in summed.items():
         for key, tensor in model.items():
             assert (tensor - plain[name][key]).abs().max() < 1e-5
-    assert not same(plain, summed)
+    assert not equal(plain, summed)
 
 
 def test_a_change_is_not_summed_over_other_silos_in_a_further_study(world, caplog):
@@ -137,7 +137,7 @@ def test_a_change_is_not_summed_over_other_silos_in_a_further_study(world, caplo
     for name, seed in [("again", 0), ("other-seed", 1)]:
         queue.submit(study_file(federation, name, run={**run, "seed": seed}))
         for silo in federation.names:
-            heard(federation, silo)
+            proposals(federation, silo)
             decided(federation, silo, name)
     federation.grid.gone = {12}
     with pytest.raises(QuorumError):
@@ -198,7 +198,7 @@ def test_a_refused_sum_is_not_remembered_and_the_newest_5000_are(tmp_path):
 def test_without_keys_on_loopback_sums_are_masked_and_unsigned(world):
     federation = world.federation("fedavg", insecure=True, **RUN)
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_secrets_are_for_their_owner_alone_and_in_no_message(world):

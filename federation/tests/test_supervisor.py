@@ -129,11 +129,11 @@ class Fake:
             process.poll()
 
 
-SAYS = (
+WRITES = (
     '(run / \'new\').write_text(\'{{"state": "{}", "round": {}, "code": {}, "time": 1}}\')\n'
     "(run / 'new').rename(run / 'status.json')\n"
 )
-DONE = SAYS.format("finished", 3, 0)
+FINISHES = WRITES.format("finished", 3, 0)
 
 
 @pytest.fixture
@@ -141,14 +141,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(server_supervisor, "TICK", 0.05)
     monkeypatch.setattr(server_supervisor, "LONGEST_DELAY", 0.05)
     monkeypatch.setattr(silo_supervisor, "TICK", 0.05)
-    before = set(process_tree(os.getpid()))
+    processes = set(process_tree(os.getpid()))
     yield
-    assert not set(process_tree(os.getpid())) - before, "processes left behind"
+    assert not set(process_tree(os.getpid())) - processes, "processes left behind"
 
 
 def server(folder, link, command=SLEEP, members=None):
     """The two parts of a server's supervision, and its output lines."""
-    said, link.kit = [], folder
+    lines, link.kit = [], folder
     (folder / "run").mkdir(exist_ok=True)
     (folder / "federation.toml").write_text(agreement(28443))
     policy = ServerPolicy(
@@ -156,17 +156,17 @@ def server(folder, link, command=SLEEP, members=None):
         lambda: link,
         lambda: b"app",
         members or (lambda: {"north": b"N"}),
-        said.append,
+        lines.append,
         Audit(folder / "run" / "audit.jsonl"),
     )
     env = supervisor.environment(folder / "run" / "flwr")
     log = folder / "run" / "logs" / "superlink.log"
-    return Supervisor(command, env, log, first=APP), policy, said
+    return Supervisor(command, env, log, first=APP), policy, lines
 
 
-def finish(made, policy, link):
+def finish(superlink, policy, link):
     try:
-        return made.run(policy)
+        return superlink.run(policy)
     finally:
         policy.audit.close()
         for process, _ in link.submitted:
@@ -174,9 +174,9 @@ def finish(made, policy, link):
 
 
 def test_a_run_that_finishes(tmp_path, quick):
-    link = Fake([f"time.sleep(0.3)\n{DONE}"])
-    made, policy, _ = server(tmp_path, link)
-    assert finish(made, policy, link) == Status(state="finished", round=3, code=0, time=1)
+    link = Fake([f"time.sleep(0.3)\n{FINISHES}"])
+    superlink, policy, _ = server(tmp_path, link)
+    assert finish(superlink, policy, link) == Status(state="finished", round=3, code=0, time=1)
     assert link.keys == {"north": b"N"}
     assert link.submitted[0][1] == b"app"
     assert [r["event"] for r in complete_lines(tmp_path / "run" / "audit.jsonl")] == [
@@ -192,12 +192,12 @@ def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path,
     """A server that is stopped between submit and start leaves a run that SuperLink would launch
     beside the next.
     """
-    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    link = Fake([f"time.sleep(0.2)\n{FINISHES}"])
     link.waiting = [7, 8]
     order, submit = [], link.submit
-    link.submit = lambda *asked: order.append(list(link.stopped)) or submit(*asked)
-    made, policy, _ = server(tmp_path, link)
-    assert finish(made, policy, link).state == "finished"
+    link.submit = lambda *args: order.append(list(link.stopped)) or submit(*args)
+    superlink, policy, _ = server(tmp_path, link)
+    assert finish(superlink, policy, link).state == "finished"
     assert order == [[7, 8]]
     assert [
         r["run"]
@@ -211,13 +211,13 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
         [
             "time.sleep(0.3)\nos.kill(os.getpid(), 9)",
             "time.sleep(0.3)\nos._exit(1)",
-            f"time.sleep(0.2)\n{DONE}",
+            f"time.sleep(0.2)\n{FINISHES}",
         ]
     )
-    made, policy, said = server(tmp_path, link)
-    assert finish(made, policy, link).state == "finished"
+    superlink, policy, lines = server(tmp_path, link)
+    assert finish(superlink, policy, link).state == "finished"
     assert link.stopped == [1, 2]
-    assert sum("it restarts" in line for line in said) == 2
+    assert sum("it restarts" in line for line in lines) == 2
     assert [
         r["process"]
         for r in complete_lines(tmp_path / "run" / "audit.jsonl")
@@ -226,21 +226,21 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
 
 
 def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp_path, quick):
-    link = Fake(["time.sleep(60)", f"time.sleep(0.2)\n{DONE}"])
-    made, policy, said = server(tmp_path, link)
-    killer = threading.Timer(0.8, lambda: made.process.kill())  # noqa: PLW0108 - started later
+    link = Fake(["time.sleep(60)", f"time.sleep(0.2)\n{FINISHES}"])
+    superlink, policy, lines = server(tmp_path, link)
+    killer = threading.Timer(0.8, lambda: superlink.process.kill())  # noqa: PLW0108 - started later
     killer.start()
-    assert finish(made, policy, link).state == "finished"
+    assert finish(superlink, policy, link).state == "finished"
     killer.join()
     assert len(link.submitted) == 2
-    assert any("the SuperLink is gone" in line for line in said)
+    assert any("the SuperLink is gone" in line for line in lines)
 
 
 @pytest.mark.parametrize("code", [2, 7, 10])
 def test_what_a_restart_cannot_mend_ends_the_server_with_its_code(tmp_path, quick, code):
-    link = Fake([f"time.sleep(0.2)\n{SAYS.format('failed', 1, code)}"])
-    made, policy, _ = server(tmp_path, link)
-    assert finish(made, policy, link).code == code
+    link = Fake([f"time.sleep(0.2)\n{WRITES.format('failed', 1, code)}"])
+    superlink, policy, _ = server(tmp_path, link)
+    assert finish(superlink, policy, link).code == code
 
 
 def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path, quick):
@@ -252,10 +252,10 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
         "(run / 'checkpoints').mkdir(exist_ok=True)\n(run / 'checkpoints' / "
         f"'round-000001-{'0' * 64}.safetensors').touch()\n"
     )
-    fails = "time.sleep(0.2)\n" + SAYS.format("failed", 0, 1)
+    fails = "time.sleep(0.2)\n" + WRITES.format("failed", 0, 1)
     link = Fake([fails, fails, fails, round_ + fails, *[fails] * 9])
-    made, policy, said = server(tmp_path, link)
-    status = finish(made, policy, link)
+    superlink, policy, lines = server(tmp_path, link)
+    status = finish(superlink, policy, link)
     assert folder.is_dir()
     assert (status.state, status.code, len(link.submitted)) == (
         "failed",
@@ -265,14 +265,14 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
     assert "so a restart does not help" in status.reason
     assert "\n" not in status.reason
     assert read_status(tmp_path / "run") == status
-    assert sum("it restarts" in line for line in said) == 2 + server_supervisor.STUBBORN
+    assert sum("it restarts" in line for line in lines) == 2 + server_supervisor.STUBBORN
 
 
 def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
     killed = "time.sleep(0.2)\nos.kill(os.getpid(), 9)"
-    link = Fake([*[killed] * (server_supervisor.STUBBORN + 1), f"time.sleep(0.2)\n{DONE}"])
-    made, policy, _ = server(tmp_path, link)
-    assert finish(made, policy, link).state == "finished"
+    link = Fake([*[killed] * (server_supervisor.STUBBORN + 1), f"time.sleep(0.2)\n{FINISHES}"])
+    superlink, policy, _ = server(tmp_path, link)
+    assert finish(superlink, policy, link).state == "finished"
 
 
 # The signal's exception may leave a file of psutil between its opening and its "with", which is
@@ -288,36 +288,36 @@ def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, qui
         "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\ntime.sleep(60)"
     )
     link = Fake([stubborn])
-    made, policy, _ = server(tmp_path, link, [sys.executable, "-c", tree])
-    began = []
+    superlink, policy, _ = server(tmp_path, link, [sys.executable, "-c", tree])
+    times = []
 
     def terminate():
         time.sleep(1)
-        began.append(time.monotonic())
+        times.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGTERM)
 
     def raising(*_):
         raise SystemExit(143)
 
-    before = signal.signal(signal.SIGTERM, raising)
+    handler = signal.signal(signal.SIGTERM, raising)
     thread = threading.Thread(target=terminate)
     thread.start()
     try:
         with pytest.raises(SystemExit, match="143"):
-            finish(made, policy, link)
+            finish(superlink, policy, link)
     finally:
         thread.join()
-        signal.signal(signal.SIGTERM, before)
-    assert time.monotonic() - began[0] < 5.5
-    said_last = read_status(tmp_path / "run")
-    assert (said_last.state, said_last.code) == ("interrupted", 143)
+        signal.signal(signal.SIGTERM, handler)
+    assert time.monotonic() - times[0] < 5.5
+    recorded = read_status(tmp_path / "run")
+    assert (recorded.state, recorded.code) == ("interrupted", 143)
 
 
 def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
     members = {"north": b"N", "south": b"S"}
     wait = "while not (run / 'go').exists():\n    time.sleep(0.05)\n"
-    link = Fake([wait + DONE])
-    made, policy, said = server(tmp_path, link, members=lambda: dict(members))
+    link = Fake([wait + FINISHES])
+    superlink, policy, lines = server(tmp_path, link, members=lambda: dict(members))
 
     def revoke():
         time.sleep(0.6)
@@ -328,15 +328,15 @@ def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
 
     thread = threading.Thread(target=revoke)
     thread.start()
-    finish(made, policy, link)
+    finish(superlink, policy, link)
     thread.join()
     assert link.keys == {"north": b"N"}
-    assert "south: unregistered" in said
+    assert "south: unregistered" in lines
 
 
 def test_a_superlink_that_answers_with_an_error_is_started_again(tmp_path, quick):
     """As with a full disk, or while its database is locked."""
-    link, refused = Fake([f"time.sleep(0.2)\n{DONE}"]), ["503", "503"]
+    link, refused = Fake([f"time.sleep(0.2)\n{FINISHES}"]), ["503", "503"]
     nodes = link.nodes
 
     def erring():
@@ -345,11 +345,11 @@ def test_a_superlink_that_answers_with_an_error_is_started_again(tmp_path, quick
         return nodes()
 
     link.nodes = erring
-    made, policy, said = server(tmp_path, link)
-    assert finish(made, policy, link).state == "finished"
-    assert said.count("503") == 2
-    assert sum("the SuperLink refuses" in line for line in said) == 2
-    assert not any("is gone" in line for line in said)
+    superlink, policy, lines = server(tmp_path, link)
+    assert finish(superlink, policy, link).state == "finished"
+    assert lines.count("503") == 2
+    assert sum("the SuperLink refuses" in line for line in lines) == 2
+    assert not any("is gone" in line for line in lines)
 
 
 def test_a_superlink_that_refuses_for_good_ends_the_server(tmp_path, quick):
@@ -359,52 +359,52 @@ def test_a_superlink_that_refuses_for_good_ends_the_server(tmp_path, quick):
         raise ProtocolError("no such app")
 
     link.submit = refuse
-    made, policy, said = server(tmp_path, link)
+    superlink, policy, lines = server(tmp_path, link)
     with pytest.raises(ProtocolError, match="no such app"):
-        finish(made, policy, link)
-    assert said.count("no such app") == server_supervisor.STUBBORN - 1
+        finish(superlink, policy, link)
+    assert lines.count("no such app") == server_supervisor.STUBBORN - 1
     assert read_status(tmp_path / "run").code == ProtocolError.code
 
 
 def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, quick, monkeypatch):
-    made, policy, said = server(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
+    link, policy, lines = server(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
 
     def refuse():
         raise ConnectionError("nobody there")
 
-    def say(text):
-        said.append(text)
-        if len(said) > 5:
+    def record(text):
+        lines.append(text)
+        if len(lines) > 5:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(policy, "connect", refuse)
-    monkeypatch.setattr(policy, "log", say)
+    monkeypatch.setattr(policy, "log", record)
     with pytest.raises(KeyboardInterrupt):
-        made.run(policy)
+        link.run(policy)
     policy.audit.close()
-    assert (said[0], "did not start" in said[1]) == ("starting SuperLink", True)
-    assert any("(none)" in line or "no database" in line for line in said)
+    assert (lines[0], "did not start" in lines[1]) == ("starting SuperLink", True)
+    assert any("(none)" in line or "no database" in line for line in lines)
     assert read_status(tmp_path / "run").code == 130
     assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
 
 
 def test_a_superlink_that_is_slow_to_start_is_given_longer_each_time(tmp_path, quick, monkeypatch):
-    made, policy, said = server(tmp_path, Fake([]))
+    superlink, policy, lines = server(tmp_path, Fake([]))
     monkeypatch.setattr(server_supervisor, "ANSWER", 0.2)
-    first_asked = {}
+    request_times = {}
 
     def connect():
-        began = first_asked.setdefault(made.process.pid, time.monotonic())
-        if time.monotonic() < began + 0.6:
+        request_time = request_times.setdefault(superlink.process.pid, time.monotonic())
+        if time.monotonic() < request_time + 0.6:
             raise ConnectionError("not yet")
         raise KeyboardInterrupt  # it answers
 
     monkeypatch.setattr(policy, "connect", connect)
     with pytest.raises(KeyboardInterrupt):
-        made.run(policy)
+        superlink.run(policy)
     policy.audit.close()
-    assert 2 <= len(first_asked) <= 4
-    assert sum("did not start" in line for line in said) == len(first_asked) - 1
+    assert 2 <= len(request_times) <= 4
+    assert sum("did not start" in line for line in lines) == len(request_times) - 1
 
 
 def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
@@ -413,15 +413,15 @@ def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
     (tmp_path / "certs").mkdir()
     secret = keys.silo()
     (tmp_path / "certs" / "server.key").write_bytes(secret.private)
-    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    link = Fake([f"time.sleep(0.2)\n{FINISHES}"])
     command = [
         sys.executable,
         "-c",
         "import sys, time; print(sys.argv); time.sleep(60)",
         str(tmp_path / "certs"),
     ]
-    made, policy, _ = server(tmp_path, link, command, members=lambda: {"north": secret.public})
-    finish(made, policy, link)
+    superlink, policy, _ = server(tmp_path, link, command, members=lambda: {"north": secret.public})
+    finish(superlink, policy, link)
     body = b"".join(secret.private.splitlines()[1:-1])
     lines = [line for line in secret.private.splitlines() if len(line) > 20]
     for path in (tmp_path / "run").rglob("*"):
@@ -432,67 +432,67 @@ def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
             assert not any(line in content for line in lines)
 
 
-def states(*parts):
+def states(*phases):
     """States one second apart: (seconds, connected, reachable) for each part."""
-    now, made = 0.0, []
-    for seconds, online, reachable in parts:
+    clock, rows = 0.0, []
+    for seconds, online, reachable in phases:
         for _ in range(int(seconds)):
-            made.append(ConnectionState(now, online, reachable))
-            now += 1
-    return made
+            rows.append(ConnectionState(clock, online, reachable))
+            clock += 1
+    return rows
 
 
 def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
-    long = PATIENCE + 2
-    assert stuck(states((60, True, True), (long, False, True)))
-    assert stuck(states((long, False, True))), "it never got to connect"
+    seconds = PATIENCE + 2
+    assert stuck(states((60, True, True), (seconds, False, True)))
+    assert stuck(states((seconds, False, True))), "it never got to connect"
     assert not stuck([])
     assert not stuck(states((PATIENCE - 5, False, True))), "too early to tell"
-    assert not stuck(states((long, False, False))), "the server is away: it is right to wait"
-    assert not stuck(states((long, False, True), (1, False, False)))
-    assert not stuck(states((long, False, False), (100, False, True))), (
+    assert not stuck(states((seconds, False, False))), "the server is away: it is right to wait"
+    assert not stuck(states((seconds, False, True), (1, False, False)))
+    assert not stuck(states((seconds, False, False), (100, False, True))), (
         "the server is back for too short"
     )
-    heartbeats = [part for _ in range(10) for part in ((25, False, True), (5, True, True))]
+    heartbeats = [phase for _ in range(10) for phase in ((25, False, True), (5, True, True))]
     assert not stuck(states(*heartbeats)), "a model trains: nothing but heartbeats"
     assert not stuck(states(*heartbeats, (PATIENCE - 10, False, True)))
-    assert stuck(states(*heartbeats, (long, False, True)))
+    assert stuck(states(*heartbeats, (seconds, False, True)))
 
 
-def looks(blocked, connected, tick=1, since="end"):
+def observations(blocked, connected, tick=1, timed_from="end"):
     """What a supervisor remembers of a node, at each look in half an hour.
 
     It looks each ``tick`` seconds, but not in the ``blocked`` seconds in which it asks the server,
     30 s since the "begin" or the "end" of the last time.
     """
-    seen, now, asked = [], 0, 0
-    while now < 1800:
-        if now - asked >= 30:
-            asked, now = now + blocked * (since == "end"), now + blocked
-        seen = [s for s in seen if s.time >= now - 2 * PATIENCE]
-        seen.append(ConnectionState(now, connected(now), True))
-        yield seen
-        now += tick
+    recent, clock, request_time = [], 0, 0
+    while clock < 1800:
+        if clock - request_time >= 30:
+            request_time, clock = clock + blocked * (timed_from == "end"), clock + blocked
+        recent = [s for s in recent if s.time >= clock - 2 * PATIENCE]
+        recent.append(ConnectionState(clock, connected(clock), True))
+        yield recent
+        clock += tick
 
 
-@pytest.mark.parametrize("since", ["begin", "end"])
+@pytest.mark.parametrize("timed_from", ["begin", "end"])
 @pytest.mark.parametrize(("blocked", "tick"), [(0, 1), (0, 3), (4, 1), (10, 2), (61, 1)])
-def test_a_slow_answer_of_the_server_makes_no_node_stuck(blocked, tick, since):
+def test_a_slow_answer_of_the_server_makes_no_node_stuck(blocked, tick, timed_from):
     """A heartbeat of 5 s each 30 s."""
     for phase in range(0, 30, 3):
 
-        def connected(now, phase=phase):
-            return (now + phase) % 30 < 5
+        def connected(clock, phase=phase):
+            return (clock + phase) % 30 < 5
 
-        assert not any(map(stuck, looks(blocked, connected, tick, since)))
+        assert not any(map(stuck, observations(blocked, connected, tick, timed_from)))
 
 
 @pytest.mark.parametrize(
     ("blocked", "tick"), [(0, 1), (0, 1.3), (0, 3), (4, 1), (10, 2), (30, 1), (61, 1)]
 )
 def test_a_node_that_has_given_up_is_found_at_a_slow_server_and_on_a_busy_machine(blocked, tick):
-    found = next(seen for seen in looks(blocked, lambda _: False, tick) if stuck(seen))
-    assert found[-1].time <= 600
+    caught = next(rows for rows in observations(blocked, lambda _: False, tick) if stuck(rows))
+    assert caught[-1].time <= 600
 
 
 @given(st.integers(0, 10**9))
@@ -517,42 +517,42 @@ def test_connections_are_seen_while_they_are_there():
 
 def silo(folder, program, reach=lambda: None, online=lambda _: True):
     """The two parts of a silo's supervision, and its output lines."""
-    said = []
-    made = Supervisor(
+    lines = []
+    node = Supervisor(
         [sys.executable, "-c", program],
         supervisor.environment(folder),
         folder / "logs" / "node.log",
     )
-    return made, SiloPolicy(folder, online, reach, said.append), said
+    return node, SiloPolicy(folder, online, reach, lines.append), lines
 
 
 def program():
     """Write what it sees of how it was started."""
     files = {str(path.resolve()) for path in Path("/proc/self/fd").iterdir()}
-    seen = [sys.argv[1:], dict(os.environ), os.getsid(0) == os.getpid()]
-    seen += [[name for name in files if name.endswith(".lock")], psutil.Process().name()]
-    os.write(1, f"{seen}\n".encode())
+    process_facts = [sys.argv[1:], dict(os.environ), os.getsid(0) == os.getpid()]
+    process_facts += [[name for name in files if name.endswith(".lock")], psutil.Process().name()]
+    os.write(1, f"{process_facts}\n".encode())
     sys.exit(7)
 
 
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_program_is_a_fork_unless_another_thread_may_hold_a_lock(tmp_path, threads):
     """A fork sees its own arguments, variables and session, and holds no lock of its parent."""
-    over = threading.Event()
+    released = threading.Event()
     for _ in range(threads):
-        threading.Thread(target=over.wait).start()
+        threading.Thread(target=released.wait).start()
     command = [sys.executable, "-c", "import os; print('started', os.environ['SAYS'])", "word"]
     log = tmp_path / "logs" / "program.log"
     with locked(tmp_path):
-        made = Supervisor(command, {"SAYS": "yes"}, log, program=Program(program, ["colorsys"]))
-        code = made.start().wait()
-        made.settle()
-    over.set()
+        child = Supervisor(command, {"SAYS": "yes"}, log, program=Program(program, ["colorsys"]))
+        code = child.start().wait()
+        child.settle()
+    released.set()
     text = log.read_text()
     if threads:
         assert (code, "started yes" in text) == (0, True)
         return
-    assert (code, made.process.poll(), made.alive) == (7, 7, False)
+    assert (code, child.process.poll(), child.alive) == (7, 7, False)
     assert str([["word"], {"SAYS": "yes"}, True, [], command[2][:15]]) in text
     assert "colorsys" in sys.modules
 
@@ -561,23 +561,23 @@ def news(folder):
     return json.loads((folder / "node" / NODE).read_bytes())
 
 
-def stopping_after(n, said, policy):
-    def say(text):
-        said.append(text)
-        if len(said) == n:
+def stopping_after(n, lines, policy):
+    def record(text):
+        lines.append(text)
+        if len(lines) == n:
             raise SystemExit(143)
 
-    policy.log = say
+    policy.log = record
 
 
 def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(silo_supervisor, "LONGEST_DELAY", 0.01)
-    made, policy, said = silo(tmp_path, KEY_REFUSED)
-    stopping_after(3, said, policy)
+    node, policy, lines = silo(tmp_path, KEY_REFUSED)
+    stopping_after(3, lines, policy)
     with pytest.raises(SystemExit):
-        made.run(policy)
-    assert len(said) == 3
-    assert all("refuses this silo's key" in line for line in said)
+        node.run(policy)
+    assert len(lines) == 3
+    assert all("refuses this silo's key" in line for line in lines)
     assert news(tmp_path)["state"] == "stopped"
     assert news(tmp_path)["restarts"] == 3
 
@@ -592,7 +592,7 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(
     by one.
     """
     monkeypatch.setattr(silo_supervisor, "LONGEST_DELAY", 0.01)
-    words = iter(
+    answers = iter(
         ["revoked"] * 4
         + ["member"]
         + ["revoked"] * 4
@@ -600,31 +600,31 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(
         + ["revoked"] * 5
         + ["member"]
     )
-    made, policy, said = silo(tmp_path, KEY_REFUSED)
-    policy.membership = lambda: next(words)
-    why = made.run(policy)
-    assert list(words) == ["member"]
-    assert [line.count("this silo was revoked") for line in said] == [1] * 4 + [0] + [1] * 4 + [
+    node, policy, lines = silo(tmp_path, KEY_REFUSED)
+    policy.membership = lambda: next(answers)
+    reason = node.run(policy)
+    assert list(answers) == ["member"]
+    assert [line.count("this silo was revoked") for line in lines] == [1] * 4 + [0] + [1] * 4 + [
         0,
         0,
     ] + [1] * 4
-    assert "this silo is a member" in said[4]
-    assert "does not know this silo's key" in said[10]
-    assert "revoked (5 of 5 times)" in why
-    assert "`pomona silo start` tries again" in why
-    assert (news(tmp_path)["state"], news(tmp_path)["reason"]) == ("revoked", why)
+    assert "this silo is a member" in lines[4]
+    assert "does not know this silo's key" in lines[10]
+    assert "revoked (5 of 5 times)" in reason
+    assert "`pomona silo start` tries again" in reason
+    assert (news(tmp_path)["state"], news(tmp_path)["reason"]) == ("revoked", reason)
 
 
 def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(
     tmp_path, quick, monkeypatch
 ):
     monkeypatch.setattr(silo_supervisor, "LONGEST_DELAY", 0.01)
-    made, policy, said = silo(tmp_path, "raise SystemExit(3)")
+    node, policy, lines = silo(tmp_path, "raise SystemExit(3)")
     policy.membership = lambda: pytest.fail("asked")
-    stopping_after(2, said, policy)
+    stopping_after(2, lines, policy)
     with pytest.raises(SystemExit):
-        made.run(policy)
-    assert "exit code 3" in said[0]
+        node.run(policy)
+    assert "exit code 3" in lines[0]
 
 
 REVOKED = f"""\
@@ -641,7 +641,7 @@ Failed to initialize the connection to the SuperLink.
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "phrases"),
     [
         (REVOKED, 0, ("refuses this silo's key", "revoked", "ask the server's administrator")),
         (
@@ -659,47 +659,47 @@ Failed to initialize the connection to the SuperLink.
         ("", 1, ("exit code 1",)),
     ],
 )
-def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, said):
+def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, phrases):
     log = tmp_path / "node.log"
     log.write_text(text)
     reason = silo_supervisor.exit_reason(code, log)
-    assert all(word in reason for word in said)
+    assert all(phrase in reason for phrase in phrases)
     assert "\n" not in reason
     assert str(tmp_path) not in reason
 
 
 def test_a_stuck_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(silo_supervisor, "PATIENCE", 0.5)
-    monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.5))
+    monkeypatch.setattr(silo_supervisor, "stuck", lambda recent: stuck(recent, 0.5))
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    made, policy, said = silo(tmp_path, program, online=lambda _: False)
-    stopping_after(1, said, policy)
+    node, policy, lines = silo(tmp_path, program, online=lambda _: False)
+    stopping_after(1, lines, policy)
     with pytest.raises(SystemExit):
-        made.run(policy)
-    assert "although the server can be reached" in said[0]
+        node.run(policy)
+    assert "although the server can be reached" in lines[0]
 
 
 def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch):
-    def away():
+    def unreachable():
         raise ProtocolError("does not answer")
 
-    monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.3))
-    made, policy, said = silo(
-        tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False
+    monkeypatch.setattr(silo_supervisor, "stuck", lambda recent: stuck(recent, 0.3))
+    node, policy, lines = silo(
+        tmp_path, "import time; time.sleep(1.2)", reach=unreachable, online=lambda _: False
     )
-    stopping_after(1, said, policy)
+    stopping_after(1, lines, policy)
     with pytest.raises(SystemExit):
-        made.run(policy)
-    assert "exit code 0" in said[0]
+        node.run(policy)
+    assert "exit code 0" in lines[0]
 
 
 def test_the_status_file_is_written_beside_whatever_others_write_in_its_folder(tmp_path):
     (tmp_path / "node").mkdir()
-    other = tmp_path / "node" / UNFINISHED
-    other.write_text("a half of another's file")
+    foreign = tmp_path / "node" / UNFINISHED
+    foreign.write_text("a half of another's file")
     silo(tmp_path, "")[1].stopped(None)
     assert news(tmp_path)["state"] == "stopped"
-    assert other.read_text() == "a half of another's file"
+    assert foreign.read_text() == "a half of another's file"
 
 
 @pytest.mark.parametrize(
@@ -709,10 +709,10 @@ def test_whatever_a_probe_of_the_server_meets_the_supervisor_goes_on(tmp_path, f
     def fails():
         raise fault
 
-    said = []
-    policy = SiloPolicy(tmp_path, lambda _: True, fails, said.append)
+    lines = []
+    policy = SiloPolicy(tmp_path, lambda _: True, fails, lines.append)
     assert [policy._reachable() for _ in range(3)] == [False] * 3
-    assert len(said) == (not isinstance(fault, ProtocolError))
+    assert len(lines) == (not isinstance(fault, ProtocolError))
 
 
 @pytest.mark.parametrize("fault", [ProtocolError("away"), RecursionError("deep"), KeyError("Date")])
@@ -721,39 +721,39 @@ def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, f
         raise fault
 
     monkeypatch.setattr(study_proposals, "over_the_network", fails)
-    said = []
-    watch = study_proposals.StudyWatch(tmp_path, said.append)
+    lines = []
+    watch = study_proposals.StudyWatch(tmp_path, lines.append)
     for _ in range(3):
         watch.poll()
-    assert len(said) == 1
+    assert len(lines) == 1
 
 
 def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
     """Its process, which heeds no SIGTERM, is killed an hour after it began a study, and once."""
-    said, visits, now = [], [], [5.0]
+    lines, visits, clock = [], [], [5.0]
     hangs = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     monkeypatch.setattr(study_proposals, "over_the_network", lambda _: None)
     monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.installed())
-    monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or ["ab" * 32])
-    monkeypatch.setattr(study_proposals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(clock[0]) or ["ab" * 32])
+    monkeypatch.setattr(study_proposals, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(
         study_proposals, "start", lambda _, env: start([sys.executable, "-c", hangs], env)
     )
     (tmp_path / "state" / "logs").mkdir(parents=True)
-    watch = study_proposals.StudyWatch(tmp_path, said.append)
+    watch = study_proposals.StudyWatch(tmp_path, lines.append)
     lock = tmp_path / study_proposals.LOCK
-    for now[0] in (5.0, 35.0, 1805.0, 3606.0, 5405.0, 5406.0, 5406.5):
-        if now[0] == 1805.0:
+    for clock[0] in (5.0, 35.0, 1805.0, 3606.0, 5405.0, 5406.0, 5406.5):
+        if clock[0] == 1805.0:
             lock.touch()  # as it begins the next study
         watch.poll()
-        assert bool([line for line in said if "killed" in line]) == (now[0] > 5405.0)
+        assert bool([line for line in lines if "killed" in line]) == (clock[0] > 5405.0)
     assert visits == [5.0]
-    assert [line for line in said if "killed" in line] == [
+    assert [line for line in lines if "killed" in line] == [
         "the process that adds studies took more than 3600 s; it is killed"
     ]
     assert watch._process.wait(10) == -signal.SIGKILL
-    now[0] = 5436.0
-    monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or [])
+    clock[0] = 5436.0
+    monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(clock[0]) or [])
     watch.poll()
     assert visits == [5.0, 5436.0]
 
@@ -783,8 +783,8 @@ def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
     ],
 )
 def test_a_date_that_cannot_be_read_is_no_clock(date, hour):
-    found = clock(date)
-    assert (found and found.hour) == hour
+    date_time = clock(date)
+    assert (date_time and date_time.hour) == hour
 
 
 def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
@@ -823,21 +823,21 @@ def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monke
     """The file is held, by this process; group 0, "everybody" (-1) and overflowing ids are
     nobody's.
     """
-    sent = []
-    monkeypatch.setattr(supervisor.os, "kill", lambda *call: sent.append(call))
+    signals = []
+    monkeypatch.setattr(supervisor.os, "kill", lambda *args: signals.append(args))
     monkeypatch.setattr(supervisor, "_has_open", lambda *_: True)  # as where /proc cannot tell
     with locked(tmp_path):
         (tmp_path / ".lock").write_bytes(text.replace(b"HOST", os.uname().nodename.encode()))
-        for ask in (partial(holder, patience=0.0), partial(ask_to_stop, patience=0.1)):
+        for request in (partial(holder, patience=0.0), partial(ask_to_stop, patience=0.1)):
             with pytest.raises(StorageError, match=r"\.lock is locked, but .* names no process"):
-                ask(tmp_path)
+                request(tmp_path)
     assert holder(tmp_path) is None
-    assert not sent
+    assert not signals
 
 
 def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
-    sent = []
-    monkeypatch.setattr(supervisor.os, "kill", lambda *call: sent.append(call))
+    signals = []
+    monkeypatch.setattr(supervisor.os, "kill", lambda *args: signals.append(args))
     monkeypatch.setattr(supervisor, "_has_open", lambda *_: True)
     with locked(tmp_path):
         (tmp_path / ".lock").write_text(
@@ -845,7 +845,7 @@ def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
         )
         with pytest.raises(StorageError, match="process 1"):
             ask_to_stop(tmp_path)
-    assert not sent
+    assert not signals
 
 
 def test_who_has_just_taken_a_lock_is_waited_for(tmp_path):
@@ -871,13 +871,13 @@ def test_a_process_tree_is_what_lives_below_also_in_groups_of_its_own():
         subprocess.Popen([sys.executable, "-c", program, *SLEEP]) as top,
         subprocess.Popen(["true"]) as dead,
     ):
-        until = time.monotonic() + 60
+        limit = time.monotonic() + 60
         below = {" ".join(SLEEP), " ".join([sys.executable, "-c", program, *SLEEP])}
-        while {*(tree := process_tree(top.pid)).values()} != below and time.monotonic() < until:
+        while {*(tree := process_tree(top.pid)).values()} != below and time.monotonic() < limit:
             time.sleep(0.05)  # a child has its parent's command line until it runs its own
         assert len(tree) == 2
         assert {*tree.values()} == below
-        while dead.pid in {p.pid for p in process_tree(os.getpid())} and time.monotonic() < until:
+        while dead.pid in {p.pid for p in process_tree(os.getpid())} and time.monotonic() < limit:
             time.sleep(0.05)
         assert dead.returncode is None
         assert dead.pid not in {p.pid for p in process_tree(os.getpid())}
@@ -886,20 +886,20 @@ def test_a_process_tree_is_what_lives_below_also_in_groups_of_its_own():
 
 
 def test_ended_processes_are_those_that_were_meant():
-    with subprocess.Popen(SLEEP) as other, subprocess.Popen(SLEEP) as meant:
-        end(lambda: [k for k in process_tree(os.getpid()) if k.pid == meant.pid])
-        assert meant.wait(1) == -signal.SIGTERM
-        assert other.poll() is None
-        other.kill()
+    with subprocess.Popen(SLEEP) as bystander, subprocess.Popen(SLEEP) as target:
+        end(lambda: [k for k in process_tree(os.getpid()) if k.pid == target.pid])
+        assert target.wait(1) == -signal.SIGTERM
+        assert bystander.poll() is None
+        bystander.kill()
 
 
 def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
     (tmp_path / "run").mkdir()
     write_status(tmp_path / "run", Status(state="failed", round=1, code=7))  # of yesterday
-    link = Fake([f"time.sleep(0.2)\n{DONE}"])
-    made, policy, _ = server(tmp_path, link)
+    link = Fake([f"time.sleep(0.2)\n{FINISHES}"])
+    superlink, policy, _ = server(tmp_path, link)
     policy.queue.resume("kit")  # as a start does
-    assert finish(made, policy, link).state == "finished"
+    assert finish(superlink, policy, link).state == "finished"
     assert Path(tmp_path / "run" / "status.json").exists()
 
 

@@ -56,7 +56,7 @@ def rows(folder, number, count=90):
     return {"name": "table", "path": "table.csv", "label_column": "outcome"}
 
 
-class Standing:
+class Group:
     """A federation without its own study, with a table at each silo."""
 
     def __init__(self, folder):
@@ -82,23 +82,23 @@ class Standing:
         path.write_text(
             tomli_w.dumps({"name": name, "kind": "survey", "wait": 1.0, "deadline": 30.0, **terms})
         )
-        known = self.queue.submit(path)
+        study = self.queue.submit(path)
         for silo in SILOS:
             self.accept(silo, name)
-        return known
+        return study
 
     def accept(self, silo, name):
         """A silo receives new studies, and its administrator accepts."""
-        ask = self.hear(silo)
-        known = StudyDecisions(self.kits / silo)
-        known.decide(known.lookup(name), True, "Dr. North")
-        visit(self.kits / silo, ask)
+        post = self.hear(silo)
+        decisions = StudyDecisions(self.kits / silo)
+        decisions.decide(decisions.lookup(name), True, "Dr. North")
+        visit(self.kits / silo, post)
 
     def hear(self, silo):
         """A silo receives new studies."""
-        ask = asking(SimpleNamespace(server=self.kits / "server"), silo)
-        consider(self.kits / silo, ask, lambda _: None)
-        return ask
+        post = asking(SimpleNamespace(server=self.kits / "server"), silo)
+        consider(self.kits / silo, post, lambda _: None)
+        return post
 
     def run(self, name):
         """Run a study's ServerApp to its end."""
@@ -115,171 +115,173 @@ class Standing:
 
     def questions(self):
         """The questions sent, with the node of each."""
-        sent = [(m.metadata.dst_node_id, unpacked(m.content)) for m in self.grid.sent]
-        return [(node, message) for node, message in sent if message.kind == SurveyQuestion.kind]
+        messages = [(m.metadata.dst_node_id, unpacked(m.content)) for m in self.grid.sent]
+        return [
+            (node, message) for node, message in messages if message.kind == SurveyQuestion.kind
+        ]
 
 
 @pytest.fixture
-def standing(tmp_path):
+def group(tmp_path):
     """Three silos with tables, without a study."""
-    return Standing(tmp_path)
+    return Group(tmp_path)
 
 
-def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
-    standing.submitted("look")
-    result = standing.run("look")
+def test_a_survey_gives_a_task_and_models_are_trained_by_it(group):
+    group.submitted("look")
+    result = group.run("look")
     assert list(result.silos) == list(SILOS)
-    assert standing.queue.state(standing.queue.study("look")) == "finished"
-    assert (standing.out("look") / "survey.html").is_file()
-    assert len(standing.questions()) == 2 * len(SILOS)
+    assert group.queue.state(group.queue.study("look")) == "finished"
+    assert (group.out("look") / "survey.html").is_file()
+    assert len(group.questions()) == 2 * len(SILOS)
     assert all(
-        told.figures.names["ward"].names == ("A", "B", "C") for told in result.silos.values()
+        reply.figures.names["ward"].names == ("A", "B", "C") for reply in result.silos.values()
     )
-    task = tomllib.loads((standing.out("look") / "task.toml").read_text())["task"]
+    task = tomllib.loads((group.out("look") / "task.toml").read_text())["task"]
     assert TaskSettings.model_validate(task).preprocessing.names == ("age", "ward")
     run = {"method": "fedavg", "rounds": 2, "lr": 0.1, "model": {"name": "logistic"}}
-    standing.submitted("learn", kind="train", run=run, task=task)
-    run_study(standing.grid, standing.kits / "server", "learn")
-    assert read_status(standing.out("learn")).state == "finished"
-    lines = list(audit_log.complete_lines(standing.kits / "north/state/audit.jsonl"))
+    group.submitted("learn", kind="train", run=run, task=task)
+    run_study(group.grid, group.kits / "server", "learn")
+    assert read_status(group.out("learn")).state == "finished"
+    lines = list(audit_log.complete_lines(group.kits / "north/state/audit.jsonl"))
     assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == [
         "columns",
         "figures",
     ]
 
 
-def test_surveys_tell_a_column_once(standing):
-    standing.submitted("first", survey={"columns": ["age"]})
-    first = standing.run("first")
-    path = standing.kits / "north/table.csv"
+def test_surveys_tell_a_column_once(group):
+    group.submitted("first", survey={"columns": ["age"]})
+    first = group.run("first")
+    path = group.kits / "north/table.csv"
     path.write_text(path.read_text().replace("\n", "\n1", 20))
-    standing.submitted("second", survey={"least": 12})
-    second = standing.run("second")
-    before, now = (r.silos["north"].figures.numbers["age"] for r in (first, second))
-    assert set(now.values) <= set(before.values)
-    assert min(now.counts) >= 12
-    assert second.silos["north"].figures.names["ward"].rows == now.rows
+    group.submitted("second", survey={"least": 12})
+    second = group.run("second")
+    earlier, later = (r.silos["north"].figures.numbers["age"] for r in (first, second))
+    assert set(later.values) <= set(earlier.values)
+    assert min(later.counts) >= 12
+    assert second.silos["north"].figures.names["ward"].rows == later.rows
 
 
-def test_a_copy_of_the_data_under_another_view_is_told_as_before(standing):
-    standing.submitted("first", survey={"columns": ["age"]})
-    first = standing.run("first")
+def test_a_copy_of_the_data_under_another_view_is_told_as_before(group):
+    group.submitted("first", survey={"columns": ["age"]})
+    first = group.run("first")
     for silo in SILOS:
-        path = standing.kits / silo / "silo.toml"
+        path = group.kits / silo / "silo.toml"
         tree = tomllib.loads(path.read_text())
-        copied = standing.kits / silo / "copy.csv"
-        copied.write_text((standing.kits / silo / "table.csv").read_text())
+        copied = group.kits / silo / "copy.csv"
+        copied.write_text((group.kits / silo / "table.csv").read_text())
         tree["views"] = {"other": {**tree["data"], "path": "copy.csv"}}
         path.write_text(tomli_w.dumps(tree))
-    standing.submitted("second", view="other", survey={"columns": ["age"], "cells": 3, "seed": 5})
-    second = standing.run("second")
+    group.submitted("second", view="other", survey={"columns": ["age"], "cells": 3, "seed": 5})
+    second = group.run("second")
     for silo in SILOS:
-        before, now = (r.silos[silo].figures.numbers["age"].values for r in (first, second))
-        assert 1 <= len(now) <= 3
-        assert set(now) <= set(before)
+        earlier, later = (r.silos[silo].figures.numbers["age"].values for r in (first, second))
+        assert 1 <= len(later) <= 3
+        assert set(later) <= set(earlier)
 
 
-def test_data_that_moved_are_told_as_before_also_once_they_have_grown(standing):
-    standing.submitted("first", survey={"columns": ["age"]})
-    first = standing.run("first")
-    kit = standing.kits / "north"
+def test_data_that_moved_are_told_as_before_also_once_they_have_grown(group):
+    group.submitted("first", survey={"columns": ["age"]})
+    first = group.run("first")
+    kit = group.kits / "north"
     (kit / "table.csv").rename(kit / "moved.csv")
     path = kit / "silo.toml"
     tree = tomllib.loads(path.read_text())
     path.write_text(tomli_w.dumps({**tree, "data": {**tree["data"], "path": "moved.csv"}}))
-    standing.submitted("second", survey={"columns": ["age"]})
-    assert standing.run("second").silos["north"].figures == first.silos["north"].figures
-    moved = kit / "moved.csv"
-    moved.write_text(moved.read_text() + "99,A,ill\n" * 3)
-    standing.submitted("third", survey={"columns": ["age"]})
-    assert standing.run("third").silos["north"].figures == first.silos["north"].figures
+    group.submitted("second", survey={"columns": ["age"]})
+    assert group.run("second").silos["north"].figures == first.silos["north"].figures
+    table = kit / "moved.csv"
+    table.write_text(table.read_text() + "99,A,ill\n" * 3)
+    group.submitted("third", survey={"columns": ["age"]})
+    assert group.run("third").silos["north"].figures == first.silos["north"].figures
 
 
-def test_another_label_of_the_same_rows_is_not_taken_for_the_first(standing):
-    standing.submitted("first")
-    standing.run("first")
+def test_another_label_of_the_same_rows_is_not_taken_for_the_first(group):
+    group.submitted("first")
+    group.run("first")
     for silo in SILOS[: len(SILOS) - 1]:
-        path = standing.kits / silo / "silo.toml"
+        path = group.kits / silo / "silo.toml"
         tree = tomllib.loads(path.read_text())
         label = "ward" if silo == "north" else "outcome"
         path.write_text(
             tomli_w.dumps(tree | {"views": {"other": {**tree["data"], "label_column": label}}})
         )
-    path = standing.kits / "south" / "silo.toml"
+    path = group.kits / "south" / "silo.toml"
     tree = tomllib.loads(path.read_text())
     path.write_text(tomli_w.dumps(tree | {"views": {"other": tree["data"]}}))
-    standing.submitted("second", view="other", survey={"columns": ["age"]})
-    second = standing.run("second")
+    group.submitted("second", view="other", survey={"columns": ["age"]})
+    second = group.run("second")
     assert list(second.silos) == ["east", "south"]
     assert "has reported these data with other labels" in second.absent["north"]
 
 
-def test_a_survey_counts_as_a_study_without_noise(standing):
-    standing.submitted("look")
-    path = standing.kits / "south" / "silo.toml"
+def test_a_survey_counts_as_a_study_without_noise(group):
+    group.submitted("look")
+    path = group.kits / "south" / "silo.toml"
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": 5.0}))
-    result = standing.run("look")
+    result = group.run("look")
     assert list(result.silos) == ["north", "east"]
-    (made,) = PrivacyBudget(standing.kits / "north").reservations
-    assert (made.study, made.epsilon) == ("look", None)
-    assert PrivacyBudget(standing.kits / "south").reservations == ()
+    (reservation,) = PrivacyBudget(group.kits / "north").reservations
+    assert (reservation.study, reservation.epsilon) == ("look", None)
+    assert PrivacyBudget(group.kits / "south").reservations == ()
 
 
-def test_a_survey_with_noise_costs_its_epsilon_and_no_more(standing):
+def test_a_survey_with_noise_costs_its_epsilon_and_no_more(group):
     noise = {"epsilon": 2.0, "edges": {"age": [0.0, 30.0, 60.0, 90.0]}, "classes": ["ill", "well"]}
-    standing.submitted("look", survey={"noise": noise})
-    for silo, most in (("south", 1.9), ("east", 2.0)):
-        path = standing.kits / silo / "silo.toml"
+    group.submitted("look", survey={"noise": noise})
+    for silo, limit in (("south", 1.9), ("east", 2.0)):
+        path = group.kits / silo / "silo.toml"
         path.write_text(
-            tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": most})
+            tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": limit})
         )
-    result = standing.run("look")
+    result = group.run("look")
     assert list(result.silos) == ["north", "east"]
     assert all(
-        [*told.figures.numbers] == ["age"] and not told.figures.names
-        for told in result.silos.values()
+        [*reply.figures.numbers] == ["age"] and not reply.figures.names
+        for reply in result.silos.values()
     )
-    (made,) = PrivacyBudget(standing.kits / "east").reservations
-    assert (made.epsilon, made.delta, made.spent) == (2.0, 0.0, 2.0)
-    standing.submitted("again", survey={"noise": noise})
-    kit = standing.kits / "east"
+    (reservation,) = PrivacyBudget(group.kits / "east").reservations
+    assert (reservation.epsilon, reservation.delta, reservation.spent) == (2.0, 0.0, 2.0)
+    group.submitted("again", survey={"noise": noise})
+    kit = group.kits / "east"
     with pytest.raises(PrivacyError, match="may cost epsilon 4 at delta 0 together"):
         Silo(kit, StudyDecisions(kit).lookup("again")).require_affordable()
 
 
-def test_a_silo_may_bound_what_one_survey_costs(standing):
+def test_a_silo_may_bound_what_one_survey_costs(group):
     noise = {"epsilon": 2.0, "classes": ["ill", "well"], "edges": {"age": [0.0, 50.0, 100.0]}}
-    standing.submitted("look", survey={"noise": noise})
-    path = standing.kits / "south" / "silo.toml"
+    group.submitted("look", survey={"noise": noise})
+    path = group.kits / "south" / "silo.toml"
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon": 1.5}))
-    assert list(standing.run("look").silos) == ["north", "east"]
+    assert list(group.run("look").silos) == ["north", "east"]
 
 
-def decided(standing, policies, survey):
+def decisions(group, policies, survey):
     """Each silo's knowledge of a survey, by a policy of its own."""
     for silo, policy in zip(SILOS, policies, strict=True):
-        said = {"kinds": ["survey"], "otherwise": "decline", **policy}
-        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(said))
-    path = standing.folder / "look.toml"
+        rules = {"kinds": ["survey"], "otherwise": "decline", **policy}
+        (group.kits / silo / "policy.toml").write_text(tomli_w.dumps(rules))
+    path = group.folder / "look.toml"
     path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", **survey}))
-    standing.queue.submit(path)
+    group.queue.submit(path)
     for silo in SILOS:
-        standing.hear(silo)
-    return {silo: StudyDecisions(standing.kits / silo).lookup("look") for silo in SILOS}
+        group.hear(silo)
+    return {silo: StudyDecisions(group.kits / silo).lookup("look") for silo in SILOS}
 
 
-def test_a_policy_may_accept_surveys(standing):
+def test_a_policy_may_accept_surveys(group):
     kinds = (["survey"], ["train"], ["survey", "train"])
-    known = decided(standing, [{"kinds": k, "methods": ["fedavg"]} for k in kinds], {})
-    assert [k.status for k in known.values()] == ["accepted", "declined", "accepted"]
-    assert known["north"].why == "kind survey, least count 10, without bound"
+    known_studies = decisions(group, [{"kinds": k, "methods": ["fedavg"]} for k in kinds], {})
+    assert [k.status for k in known_studies.values()] == ["accepted", "declined", "accepted"]
+    assert known_studies["north"].why == "kind survey, least count 10, without bound"
 
 
-def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(standing):
+def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(group):
     policies = [{}, {"least_count": 5}, {"least_count": 6}]
-    known = decided(standing, policies, {"survey": {"least": 5}})
-    assert [k.status for k in known.values()] == ["declined", "accepted", "declined"]
-    assert known["south"].why == "survey.least = 5, fewer than least_count = 6"
+    known_studies = decisions(group, policies, {"survey": {"least": 5}})
+    assert [k.status for k in known_studies.values()] == ["declined", "accepted", "declined"]
+    assert known_studies["south"].why == "survey.least = 5, fewer than least_count = 6"
 
 
 def test_status_says_how_much_of_a_study_is_left(monkeypatch):
@@ -295,47 +297,47 @@ def test_status_says_how_much_of_a_study_is_left(monkeypatch):
     assert progress({**run, "seconds": 60.0, "state": "failed"}) == ", round 4 of 10"
 
 
-def test_status_names_the_page_of_a_survey(standing, capsys):
-    standing.submitted("look")
-    standing.run("look")
+def test_status_names_the_page_of_a_survey(group, capsys):
+    group.submitted("look")
+    group.run("look")
     with pytest.raises(SystemExit, match="0"):
-        main(["server", "status", "--folder", str(standing.kits / "server")])
-    said = capsys.readouterr().out
-    assert "study look, survey: finished, page run/studies/look/survey.html" in said
+        main(["server", "status", "--folder", str(group.kits / "server")])
+    output = capsys.readouterr().out
+    assert "study look, survey: finished, page run/studies/look/survey.html" in output
 
 
-def test_a_server_that_is_started_again_gets_the_same_answers(standing):
-    standing.submitted("look")
-    result = standing.run("look")
-    (standing.out("look") / "survey.json").unlink()
-    assert standing.run("look") == result
-    (standing.out("look") / "columns.json").unlink()
-    assert standing.run("look") == result
+def test_a_server_that_is_started_again_gets_the_same_answers(group):
+    group.submitted("look")
+    result = group.run("look")
+    (group.out("look") / "survey.json").unlink()
+    assert group.run("look") == result
+    (group.out("look") / "columns.json").unlink()
+    assert group.run("look") == result
 
 
-def test_a_silo_answers_each_step_once(standing):
-    standing.submitted("look")
-    standing.run("look")
-    node, asked = standing.questions()[-1]
-    question = SurveyQuestion.model_validate_json(asked.body)
+def test_a_silo_answers_each_step_once(group):
+    group.submitted("look")
+    group.run("look")
+    node, message = group.questions()[-1]
+    question = SurveyQuestion.model_validate_json(message.body)
     fewer = question.figures.model_copy(update={"columns": question.figures.columns[:1]})
     changed = question.model_copy(update={"figures": fewer})
-    folder = standing.grid.folders[node]
-    same = handled(folder, Message.of(question))
-    assert SurveyAnswer.model_validate_json(same.body).figures
+    folder = group.grid.folders[node]
+    repeated = handled(folder, Message.of(question))
+    assert SurveyAnswer.model_validate_json(repeated.body).figures
     refused = handled(folder, Message.of(changed))
     assert refused.kind == Refusal.kind
     assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
 
 
-def test_a_question_that_could_not_be_answered_was_asked_nevertheless(standing):
-    standing.submitted("look")
-    standing.run("look")
-    node, asked = standing.questions()[-1]
-    question = SurveyQuestion.model_validate_json(asked.body)
-    folder = standing.grid.folders[node]
-    home = next((folder / "state/studies").glob("look-*"))
-    (home / "survey.json").unlink()
+def test_a_question_that_could_not_be_answered_was_asked_nevertheless(group):
+    group.submitted("look")
+    group.run("look")
+    node, message = group.questions()[-1]
+    question = SurveyQuestion.model_validate_json(message.body)
+    folder = group.grid.folders[node]
+    state = next((folder / "state/studies").glob("look-*"))
+    (state / "survey.json").unlink()
     table = (folder / "table.csv").rename(folder / "away.csv")
     assert handled(folder, Message.of(question)).kind == Refusal.kind
     table.rename(folder / "table.csv")
@@ -345,24 +347,24 @@ def test_a_question_that_could_not_be_answered_was_asked_nevertheless(standing):
     assert handled(folder, Message.of(question)).kind == SurveyAnswer.kind
 
 
-def test_a_silo_that_is_gone_is_named_and_the_others_are_told(standing):
-    standing.submitted("look", patience=0.0)
+def test_a_silo_that_is_gone_is_named_and_the_others_are_told(group):
+    group.submitted("look", patience=0.0)
 
-    def gone(message, reply):
+    def lose(message, reply):
         figures = (
             unpacked(message.content).kind == SurveyQuestion.kind
             and "columns" in unpacked(message.content).body
         )
         return lost(message) if figures and message.metadata.dst_node_id == 11 else reply
 
-    standing.grid.faults.append(gone)
-    result = standing.run("look")
+    group.grid.faults.append(lose)
+    result = group.run("look")
     assert list(result.silos) == ["north", "south"]
     assert list(result.absent) == ["east"]
-    assert "| east | - | absent: " in (standing.out("look") / "survey.md").read_text()
+    assert "| east | - | absent: " in (group.out("look") / "survey.md").read_text()
 
 
-def test_status_names_who_was_turned_away_from_a_survey(standing, monkeypatch):
+def test_status_names_who_was_turned_away_from_a_survey(group, monkeypatch):
     gather = MessageExchange.gather
 
     def gathered(exchange, *args):
@@ -373,44 +375,44 @@ def test_status_names_who_was_turned_away_from_a_survey(standing, monkeypatch):
         exchange.handshake.turned_away["node 99"] = unused
 
     monkeypatch.setattr(MessageExchange, "gather", gathered)
-    standing.submitted("look")
-    standing.run("look")
-    notes = status.server(standing.kits / "server")["notes"]
+    group.submitted("look")
+    group.run("look")
+    notes = status.server(group.kits / "server")["notes"]
     [note] = [note for note in notes if "node 99" in note]
     assert "was turned away" in note
     assert "its key is unknown" in note
 
 
-def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):
-    standing.submitted("look")
-    standing.grid.faults.append(
+def test_too_few_answers_end_a_survey_which_can_be_resumed(group):
+    group.submitted("look")
+    group.grid.faults.append(
         lambda message, reply: lost(message) if message.metadata.dst_node_id > 10 else reply
     )
-    standing.grid.gone = {11, 12}
+    group.grid.gone = {11, 12}
     with pytest.raises(QuorumError):
-        standing.run("look")
-    assert read_status(standing.out("look")).code == 7
-    standing.grid.faults.clear()
-    standing.grid.gone = set()
-    standing.queue.resume("look")
-    assert list(standing.run("look").silos) == list(SILOS)
+        group.run("look")
+    assert read_status(group.out("look")).code == 7
+    group.grid.faults.clear()
+    group.grid.gone = set()
+    group.queue.resume("look")
+    assert list(group.run("look").silos) == list(SILOS)
 
 
 @pytest.mark.parametrize(
     "change", ["columns", "rows", "nothing", "crowd", "silo", "signature", "text"]
 )
-def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
-    standing.submitted("look")
+def test_an_answer_that_is_not_what_was_asked_counts_as_none(group, change):
+    group.submitted("look")
 
     def changed(message, reply):
-        said = unpacked(reply.content)
+        answer = unpacked(reply.content)
         if (
             message.metadata.dst_node_id != 12
-            or said.kind != SurveyAnswer.kind
-            or 'figures":{' not in said.body
+            or answer.kind != SurveyAnswer.kind
+            or 'figures":{' not in answer.body
         ):
             return reply
-        body = json.loads(said.body)
+        body = json.loads(answer.body)
         if change == "columns":
             body["figures"]["numbers"]["more"] = body["figures"]["numbers"]["age"]
         elif change == "rows":
@@ -421,23 +423,23 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
             )
             body["figures"] = forged.model_dump(mode="json")
         elif change == "crowd":  # no sum with these rows is a count any more
-            most = 2**53 - 1
-            told = {"numbers": {"age": Numbers(rest=most)}, "names": {"ward": Names(rest=most)}}
-            forged = FiguresReply(rows=most, classes=Names(names=("ill",), counts=(most,)), **told)
+            huge = 2**53 - 1
+            data = {"numbers": {"age": Numbers(rest=huge)}, "names": {"ward": Names(rest=huge)}}
+            forged = FiguresReply(rows=huge, classes=Names(names=("ill",), counts=(huge,)), **data)
             body["figures"] = forged.model_dump(mode="json")
         elif change == "silo":
             body["silo"] = "north"
         elif change == "signature":
             body["figures"]["withheld"] = {"age": "why"}
         text = "{" * 10**5 if change == "text" else json.dumps(body)
-        forged = Message(said.kind, text, said.signature, versions=said.versions)
+        forged = Message(answer.kind, text, answer.signature, versions=answer.versions)
         if change in {"columns", "rows", "nothing", "crowd", "silo"}:
-            signature = Silo(standing.kits / "south").signer.sign(said.kind, body)
-            forged = Message(said.kind, text, signature, versions=said.versions)
+            signature = Silo(group.kits / "south").signer.sign(answer.kind, body)
+            forged = Message(answer.kind, text, signature, versions=answer.versions)
         return FlowerMessage(packed(forged), reply_to=message)
 
-    standing.grid.faults.append(changed)
-    result = standing.run("look")
+    group.grid.faults.append(changed)
+    result = group.run("look")
     assert list(result.silos) == ["north", "east"]
     assert result.absent["south"]
 
@@ -455,14 +457,14 @@ def test_what_no_survey_can_be():
             study_of(bad)
 
 
-def test_a_silo_that_does_not_know_the_study_says_so_and_pins_nothing(standing):
-    path = standing.folder / "look.toml"
+def test_a_silo_that_does_not_know_the_study_says_so_and_pins_nothing(group):
+    path = group.folder / "look.toml"
     path.write_text(tomli_w.dumps({"name": "look", "kind": "survey"}))
-    known = standing.queue.submit(path)
-    folder = standing.kits / "north"
-    refused = handled(folder, Message.of(SurveyQuestion(agreement=known.agreement, run="ab")))
+    study = group.queue.submit(path)
+    folder = group.kits / "north"
+    refused = handled(folder, Message.of(SurveyQuestion(agreement=study.agreement, run="ab")))
     assert (
-        f"does not know study {known.agreement[:16]}"
+        f"does not know study {study.agreement[:16]}"
         in Refusal.model_validate_json(refused.body).fault
     )
     assert not (folder / "state/agreement.json").exists()
@@ -479,29 +481,29 @@ def test_a_kit_comes_with_no_survey(tmp_path):
         Federation.read(path)
 
 
-def test_what_is_asked_is_part_of_what_silos_accept(standing):
-    one = standing.queue.submit(_file(standing, "one", {"least": 10}))
-    two = standing.queue.submit(_file(standing, "two", {"least": 11}))
-    federation = standing.queue.federation
-    again = federation.terms_of(one.study.model_copy(update={"survey": two.study.survey}))
-    assert one.agreement != again.agreement
+def test_what_is_asked_is_part_of_what_silos_accept(group):
+    study_a = group.queue.submit(_file(group, "one", {"least": 10}))
+    study_b = group.queue.submit(_file(group, "two", {"least": 11}))
+    federation = group.queue.federation
+    changed = federation.terms_of(study_a.study.model_copy(update={"survey": study_b.study.survey}))
+    assert study_a.agreement != changed.agreement
 
 
-def _file(standing, name, survey):
-    path = standing.folder / f"{name}.toml"
+def _file(group, name, survey):
+    path = group.folder / f"{name}.toml"
     path.write_text(tomli_w.dumps({"name": name, "kind": "survey", "survey": survey}))
     return path
 
 
 def test_a_survey_is_checked_on_raw_data_before_it_is_accepted(tmp_path):
-    standing = Standing(tmp_path)
+    group = Group(tmp_path)
     path = tmp_path / "ages.toml"
     path.write_text(tomli_w.dumps({"name": "ages", "kind": "survey", "survey": {"least": 12}}))
-    standing.queue.submit(path)
-    kit = standing.kits / "north"
+    group.queue.submit(path)
+    kit = group.kits / "north"
     # gaps, which no study may have
     (kit / "table.csv").write_text((kit / "table.csv").read_text().replace(",A,", ",,"))
-    world = type("", (), {"server": standing.kits / "server", "kits": standing.kits})
+    world = type("", (), {"server": group.kits / "server", "kits": group.kits})
     consider(kit, asking(world, "north"), lambda _: None)
     lines, leaves, _ = preflight.run(kit, "ages")
     [data] = [line for line in lines if line.check == "data"]
@@ -512,38 +514,38 @@ def test_a_survey_is_checked_on_raw_data_before_it_is_accepted(tmp_path):
     assert [line for line in texts(leaves) if "fewer than 12" in line]
 
 
-def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
+def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(group):
     """Each question says how many silos are asked; south has accepted by a rule of three, north by
     one of two.
     """
     for silo, members in (("north", 2), ("south", 3), ("east", 1)):
         policy = {"kinds": ["survey"], "members": members}
-        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
-    path = standing.folder / "look.toml"
+        (group.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
+    path = group.folder / "look.toml"
     path.write_text(
         tomli_w.dumps(
             {"name": "look", "kind": "survey", "wait": 0.5, "deadline": 30.0, "decide": 0.0}
         )
     )
-    standing.queue.submit(path)
+    group.queue.submit(path)
     for silo in SILOS:
-        visit(standing.kits / silo, standing.hear(silo))
-    standing.grid.gone.add(10 + SILOS.index("east"))
+        visit(group.kits / silo, group.hear(silo))
+    group.grid.gone.add(10 + SILOS.index("east"))
     with pytest.raises(QuorumError):
-        standing.run("look")
-    (question,) = {m.body for _, m in standing.questions()}
+        group.run("look")
+    (question,) = {m.body for _, m in group.questions()}
     assert SurveyQuestion.model_validate_json(question).members == 2
     refused = [
         r
-        for r in audit_log.complete_lines(standing.kits / "south/state/audit.jsonl")
+        for r in audit_log.complete_lines(group.kits / "south/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert refused[-1]["reason"] == "PROTOCOL: a task with 2 members; this silo requires at least 3"
-    assert not (standing.kits / "south/state/disclosed").exists()
+    assert not (group.kits / "south/state/disclosed").exists()
 
 
-def test_a_survey_without_noise_costs_more_than_any_epsilon_that_a_silo_accepts(standing):
-    standing.submitted("look")
-    path = standing.kits / "south" / "silo.toml"
+def test_a_survey_without_noise_costs_more_than_any_epsilon_that_a_silo_accepts(group):
+    group.submitted("look")
+    path = group.kits / "south" / "silo.toml"
     path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon": 1e6}))
-    assert list(standing.run("look").silos) == ["north", "east"]
+    assert list(group.run("look").silos) == ["north", "east"]

@@ -95,21 +95,21 @@ def federation(folder, task, **run):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
-    agreed = federation(tmp_path, TASKS[name], model=MODELS.get(name, MLP))
-    made = scenario(agreed, {})
-    (tmp_path / "federation.toml").write_text(federation_file(made, "127.0.0.1:9"))
+    settings = federation(tmp_path, TASKS[name], model=MODELS.get(name, MLP))
+    samples = scenario(settings, {})
+    (tmp_path / "federation.toml").write_text(federation_file(samples, "127.0.0.1:9"))
     rehearsed = Federation.load(tmp_path / "federation.toml")
-    assert rehearsed.study.task == agreed.study.task.model_copy(update={"preprocessing": None})
+    assert rehearsed.study.task == settings.study.task.model_copy(update={"preprocessing": None})
     for i, silo in enumerate(("silo-0", "silo-1")):
-        section = data_section(made, {silo: write_rows(made, i, tmp_path / silo)})
+        section = data_section(samples, {silo: write_rows(samples, i, tmp_path / silo)})
         (tmp_path / "silo.toml").write_text(tomli_w.dumps({"name": silo, "data": section}))
-        own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.kit_terms, i)
-        for part, role in (("train", 0), ("validation", 1), ("test", 2)):
-            here = getattr(made.partition.clients[i], part)
-            there = getattr(own.partition.clients[0], part)
-            assert len(there) == SAMPLES * ROLES.count(role) / len(ROLES)
-            np.testing.assert_array_equal(own.dataset.x[there], made.dataset.x[here])
-            np.testing.assert_array_equal(own.dataset.y[there], made.dataset.y[here])
+        read = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.kit_terms, i)
+        for split, role in (("train", 0), ("validation", 1), ("test", 2)):
+            rows = getattr(samples.partition.clients[i], split)
+            own_rows = getattr(read.partition.clients[0], split)
+            assert len(own_rows) == SAMPLES * ROLES.count(role) / len(ROLES)
+            np.testing.assert_array_equal(read.dataset.x[own_rows], samples.dataset.x[rows])
+            np.testing.assert_array_equal(read.dataset.y[own_rows], samples.dataset.y[rows])
 
 
 def test_a_network_sees_numbers_about_standard_normal_and_every_class():
@@ -122,15 +122,15 @@ def test_a_network_sees_numbers_about_standard_normal_and_every_class():
                 "silo": [{"name": "north"}],
             }
         ).study.task
-        made = synthetic(task, ["north"], 1)
-        seen = (made.x.astype(float) - task.shift) / task.scale
-        assert abs(seen.mean()) < 0.1
-        assert abs(seen.std() - 1) < 0.1
-        assert not task.classes or set(made.y) == set(range(len(task.classes)))
+        dataset = synthetic(task, ["north"], 1)
+        scaled = (dataset.x.astype(float) - task.shift) / task.scale
+        assert abs(scaled.mean()) < 0.1
+        assert abs(scaled.std() - 1) < 0.1
+        assert not task.classes or set(dataset.y) == set(range(len(task.classes)))
 
 
 @pytest.mark.parametrize(
-    ("task", "model", "words"),
+    ("task", "model", "message"),
     [
         (TASKS["photos"], {"name": "lenet"}, "lenet"),
         (TASKS["numbers"], {"name": "unet"}, "unet"),
@@ -142,9 +142,9 @@ def test_a_network_sees_numbers_about_standard_normal_and_every_class():
     ],
 )
 def test_a_model_that_does_not_fit_the_task_fails_before_anything_starts(
-    task, model, words, tmp_path
+    task, model, message, tmp_path
 ):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         scenario(federation(tmp_path, task, model=model), {})
 
 
@@ -155,15 +155,15 @@ def test_data_that_is_named_has_to_fit_the_task(tmp_path):
         "classes": [str(k) for k in range(10)],
         "scale": [16.0],
     }
-    over = {"data": {"name": "digits"}}
-    made = scenario(federation(tmp_path, digits), over)
-    assert (made.dataset.scale, len(made.partition.clients)) == ((16.0,), 2)
-    for wrong, words in (
+    settings = {"data": {"name": "digits"}}
+    prepared = scenario(federation(tmp_path, digits), settings)
+    assert (prepared.dataset.scale, len(prepared.partition.clients)) == ((16.0,), 2)
+    for changes, message in (
         ({"input_shape": [9, 8, 1]}, r"shape of a sample: \(8, 8, 1\)"),
         ({"classes": ["a", "b"]}, r"classes: .*'0'.* says .*'a'"),
     ):
-        with pytest.raises(DataError, match=words):
-            scenario(federation(tmp_path, digits | wrong), over)
+        with pytest.raises(DataError, match=message):
+            scenario(federation(tmp_path, digits | changes), settings)
 
 
 @pytest.fixture
@@ -191,14 +191,14 @@ def study(folder, **keys):
 
 def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
     below, prepare = of_study(study(tmp_path))
-    made = prepare(resolve(below, {"data": rows}))
+    prepared = prepare(resolve(below, {"data": rows}))
     # a federation's, where section run says nothing; a run's own is 1
-    assert made.config.largest_share == 0.5
-    assert made.config.rounds == 2
-    assert made.names == ["0", "1"]
-    assert made.dataset.target_scale == (3.0, 4.0)  # as agreed, not the table's deviation of 1
-    assert made.dataset.target_shift == (0.0,)
-    over = {"data": {"name": "digits"}, **DEALT, "clients": 2, "workers": 1}
+    assert prepared.config.largest_share == 0.5
+    assert prepared.config.rounds == 2
+    assert prepared.names == ["0", "1"]
+    assert prepared.dataset.target_scale == (3.0, 4.0)  # as agreed, not the table's deviation of 1
+    assert prepared.dataset.target_shift == (0.0,)
+    settings = {"data": {"name": "digits"}, **DEALT, "clients": 2, "workers": 1}
     digits = {
         "kind": "image",
         "input_shape": [8, 8, 1],
@@ -207,14 +207,14 @@ def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
     }
     federated = federation(tmp_path, digits)
     below, prepare = of_study(tmp_path / "federation.toml")
-    simulated, rehearsed = prepare(resolve(below, over)), scenario(federated, over)
+    simulated, rehearsed = prepare(resolve(below, settings)), scenario(federated, settings)
     assert simulated.config.tree() == rehearsed.config.tree()
     for ours, theirs in zip(simulated.partition.clients, rehearsed.partition.clients, strict=True):
         np.testing.assert_array_equal(ours.train, theirs.train)
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"kind": "survey", "run": {}, "task": None}, "kind = 'survey' trains no model"),
         ({"run": {"method": "fedavg", "lr": "auto", "model": MLP}}, "run.lr must be a number"),
@@ -224,11 +224,11 @@ def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
         ),
     ],
 )
-def test_what_no_federation_trains_is_not_simulated(keys, words, tmp_path):
+def test_what_no_federation_trains_is_not_simulated(keys, message, tmp_path):
     path = study(tmp_path, **{k: v for k, v in keys.items() if v is not None})
     if "task" in keys:
         path.write_text('name = "second"\nkind = "survey"\n')
-    with pytest.raises(ConfigError, match=f"STUDY.toml: .*{words}"):
+    with pytest.raises(ConfigError, match=f"STUDY.toml: .*{message}"):
         of_study(path)
 
 
@@ -242,8 +242,8 @@ def test_a_study_runs_on_the_command_line_and_asks_for_data(tmp_path, rows, caps
     assert (
         "is a study of a federation; simulate it: pomona deploy simulate" in capsys.readouterr().err
     )
-    over = [f"data.{key}={value}" for key, value in rows.items() if key != "label_columns"]
-    words = [*over, 'data.label_columns=["y", "z"]', "--out", str(tmp_path / "out")]
+    data_settings = [f"data.{key}={value}" for key, value in rows.items() if key != "label_columns"]
+    arguments = [*data_settings, 'data.label_columns=["y", "z"]', "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="0"):
-        main(["deploy", "simulate", str(path), *words])
+        main(["deploy", "simulate", str(path), *arguments])
     assert "FedAvg  global  received" in capsys.readouterr().out

@@ -63,18 +63,18 @@ def trickling(request, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "pieces",
     [(HEAD, b"X-More: " + b"x" * SLOW, b"\r\n" + BODY), (HEAD + b"\r\n", b"x" * SLOW, b"")],
     ids=["head", "body"],
 )
-def test_an_answer_that_trickles_ends_at_the_limit(trickling, parts):
-    way, answer = trickling
-    answer(*parts)
+def test_an_answer_that_trickles_ends_at_the_limit(trickling, pieces):
+    route, answer = trickling
+    answer(*pieces)
     with pytest.raises(ProtocolError, match=r"does not answer|has not answered within 0\.5 s"):
-        request(way, "/health", {}, max_bytes=10**6, total_timeout=0.5)
+        request(route, "/health", {}, max_bytes=10**6, total_timeout=0.5)
 
 
 def test_a_slow_answer_within_the_limit_is_read(trickling):
-    way, answer = trickling
+    route, answer = trickling
     answer(HEAD, b"X-More: x", b"\r\n" + BODY)
-    assert request(way, "/health", {}, total_timeout=30.0).text == b"member"
+    assert request(route, "/health", {}, total_timeout=30.0).text == b"member"

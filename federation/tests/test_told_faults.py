@@ -35,7 +35,7 @@ SECRET = "Weber"
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "fault",
     [
         DataError,
         CrashError,
@@ -47,11 +47,11 @@ SECRET = "Weber"
         KeyError,
     ],
 )
-def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(kind):
-    told = scrubbed(kind(f"/data/ward {SECRET} 3/age.csv: first '{SECRET}' in row 17; correct it"))
-    assert getattr(kind, "label", kind.__name__) in told
-    assert SECRET not in told
-    assert "17" not in told
+def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(fault):
+    text = scrubbed(fault(f"/data/ward {SECRET} 3/age.csv: first '{SECRET}' in row 17; correct it"))
+    assert getattr(fault, "label", fault.__name__) in text
+    assert SECRET not in text
+    assert "17" not in text
 
 
 def test_a_fault_of_a_message_is_told_without_its_paths():
@@ -78,12 +78,12 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
         lambda message, reply: replies.append(unpacked(reply.content).body) or reply
     )
     federation.run()
-    said = [
+    entries = [
         line
         for line in audit_log.complete_lines(federation.server / "run/audit.jsonl")
         if line["event"] == "unused"
     ]
-    assert {line["silo"]: line["detail"] for line in said} == {
+    assert {line["silo"]: line["detail"] for line in entries} == {
         "silo-1": "DATA; the silo's log has the rest"
     }
     assert SECRET not in "".join(replies)
@@ -97,19 +97,19 @@ def test_a_full_disk_at_a_silo_is_told(world):
     federation = world.federation(quorum=2, wait=0.5)
     state = federation.kits / "silo-1" / "state"
 
-    def full(path, *given):
+    def no_space(path, *args):
         if path.is_relative_to(state) and (state / "origin.json").exists():
             raise OSError(ENOSPC, "No space left on device")
-        return publish(path, *given)
+        return publish(path, *args)
 
-    world.patch.setattr(json_store, "publish", full)
+    world.patch.setattr(json_store, "publish", no_space)
     federation.run()
-    said = [
+    entries = [
         line
         for line in audit_log.complete_lines(federation.server / "run/audit.jsonl")
         if line["event"] == "unused"
     ]
-    assert {line["silo"]: line["detail"] for line in said} == {
+    assert {line["silo"]: line["detail"] for line in entries} == {
         "silo-1": "STORAGE: its disk is full"
     }
 
@@ -136,15 +136,15 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
     federation = world.federation()
     federation.run()
     message = federation.grid.sent[0]
-    other = tmp_path / "evil"
-    other.mkdir()
+    foreign = tmp_path / "evil"
+    foreign.mkdir()
     use_kit(federation.kits / "silo-0")
     answer = client_app(
-        message, Context(1, 10, {"folder": str(other)}, RecordDict(), {"folder": str(other)})
+        message, Context(1, 10, {"folder": str(foreign)}, RecordDict(), {"folder": str(foreign)})
     )
     assert unpacked(answer.content).kind == "hello-reply"
-    assert not list(other.iterdir())
-    assert str(other) not in sys.path
+    assert not list(foreign.iterdir())
+    assert str(foreign) not in sys.path
 
 
 # A model whose weights are so large that its loss is not a number on some samples, and is one on
@@ -159,27 +159,27 @@ def huge(server):
 
 
 def test_where_no_scores_are_shared_a_loss_that_is_no_number_is_not_told(world):
-    server, said = Server(world.federation("fedavg", share_scores=False, places=7)), []
+    server, answers = Server(world.federation("fedavg", share_scores=False, places=7)), []
     for task, enclosed in (server.task(1, noise(1), trains=False), huge(server)):
         (server.kit() / "state/asked.json").unlink(missing_ok=True)
         answer, _ = server.ask(task, enclosed)
-        said.append(answer.model_copy(update={"task": "0" * 64, "seconds": 0.0, "held": ()}))
-    assert said[0] == said[1]
-    assert (said[1].fault, said[1].scores) == ("", ())
-    harmless, found = map(
+        answers.append(answer.model_copy(update={"task": "0" * 64, "seconds": 0.0, "held": ()}))
+    assert answers[0] == answers[1]
+    assert (answers[1].fault, answers[1].scores) == ("", ())
+    harmless, diverged = map(
         json.loads, (server.kit() / "state/rounds.jsonl").read_text().splitlines()
     )
     assert harmless["diverged"] == []
-    assert "global on test" in found["diverged"]  # in the silo's own history
+    assert "global on test" in diverged["diverged"]  # in the silo's own history
 
 
 def test_where_scores_are_shared_it_is_a_score_without_values(world):
     server = Server(world.federation("fedavg", places=7))
     answer, _ = server.ask(*huge(server))
-    agreed = Silo(server.kit()).terms
+    terms = Silo(server.kit()).terms
     assert answer.fault == ""
-    told = {score.split: score.loss for score in checked_scores(answer, {"received"}, agreed)}
-    assert told["test"] is None
+    losses = {score.split: score.loss for score in checked_scores(answer, {"received"}, terms)}
+    assert losses["test"] is None
 
 
 def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
@@ -192,9 +192,9 @@ def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
     for state in (server.kit() / "state/checkpoints", server.kit() / "state/models"):
         shutil.rmtree(state)
 
-    def overflowing(self, *given, **more):
-        found = batchwise(self, *given, **more)
-        return tuple(t * nan if t.is_floating_point() else t for t in found)
+    def overflowing(self, *args, **kwargs):
+        outputs = batchwise(self, *args, **kwargs)
+        return tuple(t * nan if t.is_floating_point() else t for t in outputs)
 
     batchwise = TorchObjective.batchwise
     monkeypatch.setattr(TorchObjective, "batchwise", overflowing)

@@ -30,8 +30,8 @@ def test_the_page_of_the_site_has_every_reason():
 
 def test_every_reason_has_a_stage_and_a_remedy_and_admission_no_other():
     assert list(REASONS) == list(Reason)
-    assert {each.stage for each in REASONS.values()} == set(get_args(Stage))
-    assert all(each.event and each.remedy for each in REASONS.values())
+    assert {reason_.stage for reason_ in REASONS.values()} == set(get_args(Stage))
+    assert all(reason_.event and reason_.remedy for reason_ in REASONS.values())
     assert set(get_args(Check)) <= {reason.value for reason in Reason}
 
 
@@ -99,16 +99,16 @@ def test_why_says_of_every_round_what_the_log_says(tmp_path, capsys):
     with pytest.raises(ConfigError, match="north"):
         uplinks(folder, "nort")
 
-    def said(*words):
+    def output_of(*arguments):
         with pytest.raises(SystemExit, match="0"):
-            main(["server", "why", *words, "--folder", str(folder)])
+            main(["server", "why", *arguments, "--folder", str(folder)])
         return capsys.readouterr().out
 
-    assert "north: uplink used in 4 of 4 finished rounds of all studies" in said("north")
-    text = said("south")
+    assert "north: uplink used in 4 of 4 finished rounds of all studies" in output_of("north")
+    text = output_of("south")
     assert "used in 1 of 4 finished rounds of all studies" in text
     assert "2-3" in text
-    assert json.loads(said("south", "--json")) == south
+    assert json.loads(output_of("south", "--json")) == south
 
 
 def test_why_shows_rounds_as_one_span_only_if_none_is_between_them(tmp_path, capsys):
@@ -132,28 +132,28 @@ def test_why_shows_rounds_as_one_span_only_if_none_is_between_them(tmp_path, cap
 
 
 def test_a_silo_is_connected_since_its_node_began_or_came_back(tmp_path):
-    def known():
+    def contact():
         return contacts.contacts(tmp_path)["south"]
 
     def silent(seconds):
-        when = time.time() - seconds
-        os.utime(tmp_path / "seen" / "south", (when, when))
+        moment = time.time() - seconds
+        os.utime(tmp_path / "seen" / "south", (moment, moment))
 
     contacts.record_request(tmp_path, "south", "/v1/fleet/activate-node")
-    first = known()
+    first = contact()
     assert first.connected
     silent(contacts.OFFLINE_AFTER - 5)
     contacts.record_request(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
-    assert known().since == first.since
+    assert contact().since == first.since
     silent(contacts.OFFLINE_AFTER + 5)
-    gone = known()
-    assert (gone.connected, gone.since) == (False, gone.last_request)
+    lost = contact()
+    assert (lost.connected, lost.since) == (False, lost.last_request)
     contacts.record_request(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
-    back = known()
+    back = contact()
     assert back.connected
     assert back.since > first.since
     contacts.record_request(tmp_path, "south", "/v1/fleet/deactivate-node")
-    assert not known().connected
+    assert not contact().connected
     contacts.record_request(tmp_path, "", "/v1/fleet/pull-messages")  # a federation without keys
     assert list(contacts.contacts(tmp_path)) == ["south"]
 
@@ -166,12 +166,12 @@ def test_every_round_accounts_for_every_member(world):
     federation.grid.gone = {12}
     federation.run()
     lines = list(complete_lines(federation.server / "run" / "audit.jsonl"))
-    said = [(e["round"], e["silo"], e["reason"]) for e in lines if e["event"] == "unused"]
-    away = [(number, "silo-2", "not-connected") for number in (1, 2, 3)]
-    assert sorted(said) == sorted([(2, "silo-1", "norm"), *away])
-    for each in (e for e in lines if e["event"] == "round"):
-        assert sorted([*each["present"], *each["absent"]]) == federation.names
-        assert each["absent"] == [silo for n, silo, _ in sorted(said) if n == each["round"]]
+    unused = [(e["round"], e["silo"], e["reason"]) for e in lines if e["event"] == "unused"]
+    absences = [(number, "silo-2", "not-connected") for number in (1, 2, 3)]
+    assert sorted(unused) == sorted([(2, "silo-1", "norm"), *absences])
+    for entry in (e for e in lines if e["event"] == "round"):
+        assert sorted([*entry["present"], *entry["absent"]]) == federation.names
+        assert entry["absent"] == [silo for n, silo, _ in sorted(unused) if n == entry["round"]]
     rows = {row["silo"]: row for row in server(federation.server)["silos"]}
     assert [rows[name]["state"] for name in federation.names] == ["present", "present", "absent"]
     assert rows["silo-0"]["unused"] is None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from federation_in_process import APPLE, deployed, same, settings, stopped_after
+from federation_in_process import APPLE, deployed, equal, settings, stopped_after
 from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
@@ -38,17 +38,17 @@ OLD = Versions(pomona="0.1.0", protocol=3, flower="1.41.0")
     ],
 )
 def test_who_works_with_whom(pomona, protocol, flower, works):
-    other = Versions(pomona=pomona, protocol=protocol, flower=flower)
-    assert OLD.works_with(other) is works
-    assert other.works_with(OLD) is works
+    newer = Versions(pomona=pomona, protocol=protocol, flower=flower)
+    assert OLD.works_with(newer) is works
+    assert newer.works_with(OLD) is works
 
 
 @contextmanager
 def with_pomona(monkeypatch, pomona):
     """Simulate another installed version of Pomona."""
-    found = versions.version
+    real = versions.version
     with monkeypatch.context() as patch:
-        patch.setattr(versions, "version", lambda name: pomona if name == "pomona" else found(name))
+        patch.setattr(versions, "version", lambda name: pomona if name == "pomona" else real(name))
         installed.cache_clear()
         yield
     installed.cache_clear()
@@ -98,17 +98,17 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
     upgraded(federation, monkeypatch, 11, "0.2.0")
     federation.run()
     assert deployed(federation).keys() == {"silo-0", "silo-2"}
-    standing = status.server(federation.server)
-    (row,) = [row for row in standing["silos"] if row["silo"] == SILO]
+    server_status = status.server(federation.server)
+    (row,) = [row for row in server_status["silos"] if row["silo"] == SILO]
     assert row["version"] == "0.2.0"
-    assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
+    assert any(f"{SILO} has Pomona 0.2.0" in line for line in server_status["notes"])
     details = [
         line["detail"]
         for line in complete_lines(federation.server / "run" / "audit.jsonl")
         if line["event"] == "unused"
     ]
-    both = f"the sender has {installed()}, the receiver Pomona 0.2.0"
-    assert any(both in detail for detail in details)
+    message = f"the sender has {installed()}, the receiver Pomona 0.2.0"
+    assert any(message in detail for detail in details)
     with with_pomona(monkeypatch, "0.2.0"):
         silo = status.silo(federation.kits / SILO)
     assert "the server has Pomona 0.1.0" in silo["version_warning"]
@@ -124,7 +124,7 @@ def test_the_last_number_may_change_in_the_middle_of_a_study(world, monkeypatch)
     with with_pomona(monkeypatch, "0.1.5"):
         federation.run()
     upgraded(federation, monkeypatch, 11, "0.1.9")
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
     assert {row["version"] for row in status.server(federation.server)["silos"]} == {"0.1.5"}
     assert not status.silo(federation.kits / SILO)["version_warning"]
 
@@ -139,7 +139,7 @@ def test_a_study_is_finished_by_the_line_that_it_was_begun_with(world, monkeypat
         federation.run()
     assert read_status(federation.server / "run").code == CheckpointError.code
     federation.run()
-    assert same(deployed(federation), world.simulated(federation))
+    assert equal(deployed(federation), world.simulated(federation))
 
 
 def test_a_silo_that_began_with_another_line_says_so(world, monkeypatch):
@@ -172,21 +172,21 @@ def test_two_versions_as_real_processes(tmp_path, monkeypatch):
     """One of three silos finds another release installed: it takes no part, and both sides name
     both versions.
     """
-    other = tmp_path / "other" / "pomona-0.2.0.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: pomona\nVersion: 0.2.0\n")
+    package = tmp_path / "other" / "pomona-0.2.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: pomona\nVersion: 0.2.0\n")
     options = {"deadline": 240.0, "wait": 45.0, "patience": 60.0, "quorum": 2}
     scenario = Scenario.prepare(settings(method=APPLE, rounds=2))
     with local_federation(scenario, tmp_path / "local", **options) as local:
-        for who in ("server", "silo-0", "silo-2"):
-            local.start(who)
+        for owner in ("server", "silo-0", "silo-2"):
+            local.start(owner)
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "path", [str(other.parent), *sys.path])
+            patch.setattr(sys, "path", [str(package.parent), *sys.path])
             local.start(SILO)
         assert local.wait(lambda s: s.state in {"finished", "failed"}).state == "finished"
-        standing = status.server(local.server)
-    (row,) = [row for row in standing["silos"] if row["silo"] == SILO]
+        server_status = status.server(local.server)
+    (row,) = [row for row in server_status["silos"] if row["silo"] == SILO]
     assert (row["state"], row["version"]) == ("absent", "0.2.0")
-    assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
+    assert any(f"{SILO} has Pomona 0.2.0" in line for line in server_status["notes"])
     with with_pomona(monkeypatch, "0.2.0"):
         assert "the server has Pomona 0.1.0" in status.silo(local.silo(SILO))["version_warning"]

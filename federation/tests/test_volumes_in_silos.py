@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pomona
-from federation_in_process import Federation, deployed, loaded, same
+from federation_in_process import Federation, deployed, equal, loaded
 from pomona.config import resolve
 from pomona.core.rng import stream
 
@@ -28,12 +28,12 @@ def test_a_federation_learns_volumes_as_its_simulation_does(tmp_path):
     }
     fixed = {"workers": 1, "engine": "torch", "largest_share": 0.5}
     federation = Federation(tmp_path, resolve({**tree, **fixed}))
-    agreed = federation.toml.read_text()
-    assert 'dtype = "uint16"' in agreed
+    terms = federation.toml.read_text()
+    assert 'dtype = "uint16"' in terms
     federation.run()
-    out = tmp_path / "simulation"
-    pomona.run(federation.simulation, out)
+    base = tmp_path / "simulation"
+    pomona.run(federation.simulation, base)
     expected = loaded(
-        {n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)}
+        {n: base / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)}
     )
-    assert same(deployed(federation), expected)
+    assert equal(deployed(federation), expected)

@@ -44,8 +44,8 @@ class Clock:
 
     def sleep(self, seconds):
         self.now += seconds
-        for at in [at for at in self.events if at <= self.now]:
-            self.events.pop(at)()
+        for moment in [at for at in self.events if at <= self.now]:
+            self.events.pop(moment)()
 
 
 class Members:
@@ -77,9 +77,9 @@ class Nodes(Handshake):
     def send_hellos(self):
         pass
 
-    def met(self, place):
-        self.pending_nodes = [n for n in self.pending_nodes if n != place]
-        self.nodes[place] = place
+    def met(self, number):
+        self.pending_nodes = [n for n in self.pending_nodes if n != number]
+        self.nodes[number] = number
 
 
 @pytest.fixture
@@ -105,11 +105,11 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
     """West is added and greets at 2 s, the founders at 3 s: all are there at 4 s, of 600."""
     clock, members, nodes, transport = gathering
 
-    def comes():
+    def arrives():
         members.add("west")
         nodes.pending_nodes.append(2)
 
-    clock.events = {1: comes, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
+    clock.events = {1: arrives, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
     transport.exchange.gather()
     assert clock.now == 4
 
@@ -141,8 +141,8 @@ def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering)
 def test_a_silo_whose_versions_do_not_work_with_the_servers_is_not_waited_for(gathering):
     clock, members, nodes, transport = gathering
     members.add("east")
-    other = versions.installed().model_copy(update={"flower": "1.1.0"})
-    versions.note(members.path.parent, "east", other)
+    incompatible = versions.installed().model_copy(update={"flower": "1.1.0"})
+    versions.note(members.path.parent, "east", incompatible)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
     transport.exchange.gather()
     assert clock.now == 1
@@ -185,10 +185,10 @@ def test_a_study_waits_for_those_who_have_accepted_it_and_the_kits_own_for_all(g
 
 def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp_path, caplog):
     clock, _, nodes, transport = gathering
-    seen = []
+    statuses = []
 
     def answers():
-        seen.append(waiting(tmp_path))
+        statuses.append(waiting(tmp_path))
         nodes.pending_nodes.clear()
 
     clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.pending_nodes.append(7), 9: answers}
@@ -198,13 +198,13 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
     ):
         transport.exchange.gather()
     assert clock.now == 601  # the first look after 600 s
-    (then,) = seen
-    assert (then.stage, then.answered, then.until - then.since) == (
+    (status,) = statuses
+    assert (status.stage, status.answered, status.until - status.since) == (
         "gathering silos",
         ("north",),
         600,
     )
-    assert (then.missing, then.asked) == (
+    assert (status.missing, status.asked) == (
         {"south": "has not identified itself"},
         ("north", "south"),
     )
@@ -215,17 +215,17 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
 
 def test_how_the_tasks_of_a_round_stand():
     names = {3: "east", 0: "north", 1: "south", 2: "west", 4: "clinic"}
-    tasks = {place: OutgoingTask(name, None, {}) for place, name in names.items()}
+    tasks = {number: OutgoingTask(name, None, {}) for number, name in names.items()}
     tasks[1].answered = tasks[1].finished = True
     tasks[2].fail(Reason.NODE_RESTARTED)
     tasks[4].fail(Reason.ROWS_MISSING, retry=True)
-    known = {"north": Contact(False, 60.0, 60.0), "clinic": Contact(True, 0.0, 70.0)}
+    contacts = {"north": Contact(False, 60.0, 60.0), "clinic": Contact(True, 0.0, 70.0)}
     missing = {
         "north": "is not connected since 1970-01-01 00:01:00Z, given up after 300 s",
         "east": "has not answered yet",
         "clinic": "is not connected, given up after 300 s",
     }
-    assert progress(tasks, [3], known, 300.0) == (["south"], missing, ["west"])
+    assert progress(tasks, [3], contacts, 300.0) == (["south"], missing, ["west"])
 
 
 def test_a_line_names_some_silos_and_counts_the_others():
@@ -253,34 +253,34 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
 
     Before round 1, all three have greeted; nothing stands of a life before.
     """
-    federation, seen, said, update = world.federation(deadline=2.0), {}, [], WaitingFile.update
+    federation, stages, outputs, update = world.federation(deadline=2.0), {}, [], WaitingFile.update
     run = federation.server / "run"
 
     def silent(message, reply):
         body = json.loads(unpacked(message.content).body)
         return None if (body.get("number"), message.metadata.dst_node_id) == (2, 11) else reply
 
-    def looks(file, *how):
-        update(file, *how)
+    def recorded(file, *args):
+        update(file, *args)
         with locked(run):
-            seen.setdefault(file._status.stage, []).append(status.server(federation.server))
-            if file._status.missing and not said:
+            stages.setdefault(file._status.stage, []).append(status.server(federation.server))
+            if file._status.missing and not outputs:
                 with pytest.raises(SystemExit, match="0"):
                     main(["server", "status", "--folder", str(federation.server)])
-                said.append(capsys.readouterr().out)
+                outputs.append(capsys.readouterr().out)
 
-    world.patch.setattr(WaitingFile, "update", looks)
+    world.patch.setattr(WaitingFile, "update", recorded)
     federation.grid.faults.append(silent)
     federation.run()
-    first, then, last = seen["round 1"][0], seen["round 2"][0], seen["round 2"][-1]
+    first, second, last = stages["round 1"][0], stages["round 2"][0], stages["round 2"][-1]
     assert [silo["state"] for silo in first["silos"]] == ["greeted"] * 3
-    assert then["waiting"]["missing"] == {"silo-1": "has not answered yet"}
-    assert then["waiting"]["answered"] == ["silo-0", "silo-2"]
-    assert then["waiting"]["until"] - then["waiting"]["since"] == pytest.approx(2.0)
+    assert second["waiting"]["missing"] == {"silo-1": "has not answered yet"}
+    assert second["waiting"]["answered"] == ["silo-0", "silo-2"]
+    assert second["waiting"]["until"] - second["waiting"]["since"] == pytest.approx(2.0)
     assert last["waiting"]["missing"] == {}
     assert "2 of 3 have answered" in last["waiting"]["line"]
-    assert "round 2: 2 of 3 have answered since" in " ".join(said[0].split())
-    assert "for silo-1 (has not answered yet)" in " ".join(said[0].split())
+    assert "round 2: 2 of 3 have answered since" in " ".join(outputs[0].split())
+    assert "for silo-1 (has not answered yet)" in " ".join(outputs[0].split())
     assert status.server(federation.server)["waiting"] is None  # it has finished
     write_status(run, Status(state="running", round=3))
     with locked(run):

@@ -26,22 +26,22 @@ from pomona_federation.silo.server_requests import ask_health, ask_membership
 from pomona_federation.silo.settings import SiloFile, proxy_address
 from pomona_federation.supervision.supervisor import process_tree
 from proxies import PASSWORD, USER, Proxy
-from test_client_certificates import kits, way  # noqa: F401 - a fixture
+from test_client_certificates import kits, route  # noqa: F401 - a fixture
 from test_gate import SuperLink
 
 
 @pytest.fixture(params=["squid", "tinyproxy"])
 def proxy(request):
     """Starts a proxy that forwards to one port."""
-    made = []
+    proxies = []
 
-    def begin(allowed):
-        made.append(Proxy(request.param, allowed))
-        return made[-1]
+    def launch(allowed):
+        proxies.append(Proxy(request.param, allowed))
+        return proxies[-1]
 
-    yield begin
-    for one in made:
-        one.remove()
+    yield launch
+    for running in proxies:
+        running.remove()
 
 
 @pytest.mark.long
@@ -49,31 +49,31 @@ def test_a_silo_asks_through_a_proxy_with_a_password_and_hears_why_it_is_refused
     """With mutual TLS on: the proxy passes the connection on and sees nothing of it."""
     server, north = SuperLink(kits), kits / "north"
     try:
-        direct = way(north)
+        direct = route(north)
         through = proxy(direct.server.port)
-        out = replace(direct, proxy=through.url, login=(USER, PASSWORD))
-        assert out.port == through.port
-        assert ask_health(out).certificate_until == ask_health(direct).certificate_until
-        assert ask_membership(out, north / "keys" / "silo.key") == "member"
+        proxied = replace(direct, proxy=through.url, login=(USER, PASSWORD))
+        assert proxied.port == through.port
+        assert ask_health(proxied).certificate_until == ask_health(direct).certificate_until
+        assert ask_membership(proxied, north / "keys" / "silo.key") == "member"
         with pytest.raises(
             ProtocolError, match=r"407.*asks for a password: set proxy_user and proxy_password_file"
         ):
-            ask_health(replace(out, login=None))
+            ask_health(replace(proxied, login=None))
         with pytest.raises(
             ProtocolError, match=rf"40[17].*does not take the password of {USER}; correct"
         ) as caught:
-            ask_health(replace(out, login=(USER, "another-secret")))
+            ask_health(replace(proxied, login=(USER, "another-secret")))
         assert "another-secret" not in str(caught.value)
         with pytest.raises(
             ProtocolError, match=r"refuses the way to 127\.0\.0\.1:9 \(403.*administrator"
         ):
-            ask_health(replace(out, server=direct.server._replace(port=9)))
+            ask_health(replace(proxied, server=direct.server._replace(port=9)))
         server.end()
         with pytest.raises(ProtocolError, match=r"the proxy does not reach the server"):
-            ask_health(out)
+            ask_health(proxied)
         through.stop()
         with pytest.raises(ProtocolError, match=rf"does not answer through {through.url}"):
-            ask_health(out)
+            ask_health(proxied)
     finally:
         server.end()
 
@@ -82,19 +82,19 @@ def test_a_server_behind_a_proxy_that_is_away_is_tried_again_and_a_refusal_is_no
     """Flower tries again after what httpx calls an error of the connection, and gives up at a
     proxy's.
     """
-    direct = way(kits / "north")
+    direct = route(kits / "north")
     through = proxy(direct.server.port)
-    out = replace(direct, proxy=through.url, login=(USER, PASSWORD))
+    proxied = replace(direct, proxy=through.url, login=(USER, PASSWORD))
     with (
-        client(out) as line,
+        client(proxied) as line,
         pytest.raises(httpx.ConnectError, match="the proxy does not reach the server"),
     ):
-        line.get(out.url)
+        line.get(proxied.url)
     with (
-        client(replace(out, login=None)) as line,
+        client(replace(proxied, login=None)) as line,
         pytest.raises(httpx.ProxyError, match="the proxy refuses"),
     ):
-        line.get(out.url)
+        line.get(proxied.url)
 
 
 def text_of(silo):
@@ -104,18 +104,18 @@ def text_of(silo):
 def test_the_password_comes_from_a_file_for_its_owner_alone(kits):  # noqa: F811
     folder = kits / "north"
     path = folder / "proxy.password"
-    asked = (
+    settings = (
         'proxy = "http://proxy.example:3128"\nproxy_user = "me"\nproxy_password_file = '
         '"proxy.password"'
     )
-    (folder / "silo.toml").write_text(text_of(asked))
+    (folder / "silo.toml").write_text(text_of(settings))
     silo = SiloFile.load(folder / "silo.toml")
     federation = Federation.read(folder / "federation.toml")
     path.write_text("s3cret\n")
     path.chmod(0o600)
-    out = ServerRoute.of_kit(folder, silo, federation)
-    assert (out.login, out.port) == (("me", "s3cret"), 3128)
-    assert "s3cret" not in repr(out)
+    proxied = ServerRoute.of_kit(folder, silo, federation)
+    assert (proxied.login, proxied.port) == (("me", "s3cret"), 3128)
+    assert "s3cret" not in repr(proxied)
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="open to others"):
         ServerRoute.of_kit(folder, silo, federation)
@@ -181,14 +181,14 @@ class Clock:
 
 
 def bandwidth(rate, clock):
-    made = Bandwidth(
-        rate, lambda: clock.now, lambda seconds: (unlocked(made), clock.sleep(seconds))
+    limit = Bandwidth(
+        rate, lambda: clock.now, lambda seconds: (unlocked(limit), clock.sleep(seconds))
     )
-    return made
+    return limit
 
 
-def unlocked(made):
-    assert not made._lock.locked()
+def unlocked(limit):
+    assert not limit._lock.locked()
 
 
 def test_bytes_take_their_time_and_stay_what_they_are():
@@ -205,9 +205,9 @@ def test_time_without_bytes_is_not_saved_up():
     limit = bandwidth(1000.0, clock)
     list(limit.paced([bytes(500)]))
     clock.now += 100.0
-    began = clock.now
+    start_time = clock.now
     list(limit.paced([bytes(3000)]))
-    assert clock.now - began == pytest.approx(3.0)
+    assert clock.now - start_time == pytest.approx(3.0)
 
 
 def test_callers_share_the_line_in_the_order_in_which_they_ask():
@@ -223,33 +223,33 @@ def test_many_threads_take_as_long_as_their_bytes_together():
     """Each thread's last wait ends when all that asked before has passed: the latest ends with the
     last byte.
     """
-    ends = []
-    limit = Bandwidth(1e6, lambda: 0.0, ends.append)
+    waits = []
+    limit = Bandwidth(1e6, lambda: 0.0, waits.append)
     workers = [threading.Thread(target=lambda: list(limit.paced([bytes(10**5)]))) for _ in range(8)]
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join()
-    assert max(ends) == pytest.approx(8 * 10**5 / 1e6)
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert max(waits) == pytest.approx(8 * 10**5 / 1e6)
 
 
 def test_a_client_sends_and_takes_no_faster_than_it_may():
-    up, down = Clock(), Clock()
-    heard = []
+    upload, download = Clock(), Clock()
+    bodies = []
 
     class Server(httpx.BaseTransport):
         def handle_request(self, request):
-            heard.append(b"".join(request.stream))
+            bodies.append(b"".join(request.stream))
             return httpx.Response(200, stream=httpx.ByteStream(bytes(70_000)))
 
-    line = LimitedTransport(Server(), bandwidth(2000.0, up), bandwidth(7000.0, down))
-    with httpx.Client(transport=line) as one:
-        assert one.post("http://a", content=bytes(30_000)).content == bytes(70_000)
-        assert heard == [bytes(30_000)]
-    assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
-    with httpx.Client(transport=LimitedTransport(Server(), None, None)) as one:
-        assert one.post("http://a", content=bytes(30_000)).content == bytes(70_000)
-    assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
+    line = LimitedTransport(Server(), bandwidth(2000.0, upload), bandwidth(7000.0, download))
+    with httpx.Client(transport=line) as client_:
+        assert client_.post("http://a", content=bytes(30_000)).content == bytes(70_000)
+        assert bodies == [bytes(30_000)]
+    assert (upload.now, download.now) == (pytest.approx(15.0), pytest.approx(10.0))
+    with httpx.Client(transport=LimitedTransport(Server(), None, None)) as client_:
+        assert client_.post("http://a", content=bytes(30_000)).content == bytes(70_000)
+    assert (upload.now, download.now) == (pytest.approx(15.0), pytest.approx(10.0))
 
 
 @pytest.mark.parametrize(("size", "seconds"), [(0, 30.0), (5 * 2**20, 72.0), (40, 30.0)])
@@ -264,8 +264,8 @@ def test_the_answer_to_a_piece_is_waited_for_as_long_as_a_line_of_2_mbit_a_secon
             waits.append(request.extensions["timeout"]["read"])
             return httpx.Response(200, stream=httpx.ByteStream(b""))
 
-    with httpx.Client(transport=LimitedTransport(Server(), None, None), timeout=30.0) as one:
-        one.post("http://server/", content=bytes(size))
+    with httpx.Client(transport=LimitedTransport(Server(), None, None), timeout=30.0) as session:
+        session.post("http://server/", content=bytes(size))
     assert waits == [pytest.approx(seconds, abs=0.1)]
 
 
@@ -298,19 +298,19 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
             (folder / "silo.toml").write_text(lines + (folder / "silo.toml").read_text())
         last = local.silo(local.names[2]) / "silo.toml"
         last.write_text("max_upload_mbit_s = 5.0\nmax_download_mbit_s = 5.0\n" + last.read_text())
-        for who in ("server", *local.names):
-            local.start(who)
+        for owner in ("server", *local.names):
+            local.start(owner)
         local.wait(lambda status: status.round >= 1)
         through.stop()
         through.start()
-        seen = 0
+        nodes = 0
         for process, command in process_tree(os.getpid()).items():
             assert PASSWORD not in command
             assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), (
                 command
             )
-            seen += process_role(process, command) == "node"
-        assert seen == 3
+            nodes += process_role(process, command) == "node"
+        assert nodes == 3
         status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)
         assert (status.state, status.round) == ("finished", 3)
     for path in (tmp_path / "local").rglob("*"):

@@ -22,7 +22,7 @@ from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import worst_cost
 from representatives import drawn
-from test_hostile_server import ROUNDS, Server, edited, noise, spent
+from test_hostile_server import ROUNDS, Server, edited, epsilon_spent, noise
 from test_in_process import PRIVATE
 
 pytestmark = pytest.mark.long
@@ -67,21 +67,21 @@ def test_where_a_test_has_a_seed_there_is_no_bound(world):
     ):
         Silo(kit(federation)).require_affordable("")
     lines, _, _ = preflight.run(kit(federation))
-    [said] = [line for line in lines if line.check == "data"]
-    assert (said.code, "would cost privacy without bound" in said.text) == (9, True)
+    [check] = [line for line in lines if line.check == "data"]
+    assert (check.code, "would cost privacy without bound" in check.text) == (9, True)
 
 
 def test_what_leaves_of_training_records_without_noise_has_no_bound(world):
     """Losses, gradients and samples as they are, by name; all else is of other records, or was
     settled before.
     """
-    own = Silo(kit(private(world))).local
-    assert own.config.privacy
+    scenario = Silo(kit(private(world))).local
+    assert scenario.config.privacy
 
     def cost(*acknowledge):
-        privacy = own.config.privacy.model_copy(update={"acknowledge": acknowledge})
+        privacy = scenario.config.privacy.model_copy(update={"acknowledge": acknowledge})
         return worst_cost(
-            replace(own, config=own.config.model_copy(update={"privacy": privacy}))
+            replace(scenario, config=scenario.config.model_copy(update={"privacy": privacy}))
         ).epsilon
 
     assert {name for name in RELEASES if cost("metrics", name) == inf} == EXACT
@@ -92,23 +92,23 @@ def test_a_silo_with_a_limit_takes_no_part_where_losses_leave_without_noise(worl
     silo = kit(private(world, acknowledge=[*NOISY["acknowledge"], "training-loss"]))
     Silo(silo).require_affordable("")
     for limit in ("accept_epsilon", "accept_epsilon_total"):
-        before = (silo / "silo.toml").read_text()
+        text = (silo / "silo.toml").read_text()
         edited(silo / "silo.toml", **{limit: 1e6})
         with pytest.raises(PrivacyError, match=f"without bound.*{limit}"):
             Silo(silo).require_affordable("")
-        (silo / "silo.toml").write_text(before)
+        (silo / "silo.toml").write_text(text)
 
 
 def test_a_check_says_in_words_what_the_study_has_acknowledged(world, capsys):
     federation = private(world, acknowledge=[*NOISY["acknowledge"], "training-loss"])
     command("silo", "check", "--folder", kit(federation))
-    said = " ".join(capsys.readouterr().out.split())
-    assert "past the noise" in said
-    assert RELEASES["metrics"].content in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert "past the noise" in text
+    assert RELEASES["metrics"].content in text
     assert (
-        f"training-loss: {RELEASES['training-loss'].content}, so that epsilon has no bound" in said
+        f"training-loss: {RELEASES['training-loss'].content}, so that epsilon has no bound" in text
     )
-    assert "privacy loss epsilon without bound" in said
+    assert "privacy loss epsilon without bound" in text
 
 
 @pytest.mark.long
@@ -117,17 +117,17 @@ def test_check_report_and_card_state_one_epsilon_and_what_it_protects(world, cap
     federation.run()
     folder = federation.kits / "silo-1"
     command("silo", "check", "--folder", kit(federation))
-    most = re.search(
+    projected = re.search(
         r"epsilon at most (\S+) at delta .* for one sample",
         " ".join(capsys.readouterr().out.split()),
     )
     command("silo", "report", "--folder", kit(federation))
-    shown = " ".join(capsys.readouterr().out.split())
-    spent = re.search(r"epsilon \S+ at delta \S+, for one sample of this client", shown)
-    assert f"{float(spent[0].split()[1]):.3g}" == most[1]
-    assert "training alone, without noise" in shown
+    report = " ".join(capsys.readouterr().out.split())
+    epsilon = re.search(r"epsilon \S+ at delta \S+, for one sample of this client", report)
+    assert f"{float(epsilon[0].split()[1]):.3g}" == projected[1]
+    assert "training alone, without noise" in report
     for page in ("models/personal.card.md", "report.md"):
-        assert spent[0] in (folder / "state" / page).read_text()
+        assert epsilon[0] in (folder / "state" / page).read_text()
 
 
 # What a server can make a study cost
@@ -152,7 +152,7 @@ def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
     assert PrivacyBudget(server.kit()).runs(server.agreement) == {server.run: worst}
     # which takes no gradients but those of its rounds
     assert (answered < 2 * ROUNDS + 1) == (method != "fedavg")
-    assert 0.5 * worst < spent(server.kit()) <= with_room(Privacy(**NOISY), worst)
+    assert 0.5 * worst < epsilon_spent(server.kit()) <= with_room(Privacy(**NOISY), worst)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_an_honest_run_fits_into_what_it_was_said_to_cost(method, accountant, wo
         )
         assert (
             0
-            < spent(federation.kits / name)
+            < epsilon_spent(federation.kits / name)
             <= worst[name] * (1 + 1e-9) + (0.03 if accountant == "prv" else 0)
         )
 
@@ -195,7 +195,7 @@ def test_a_run_that_is_begun_anew_fits_into_both_reservations(world):
     reserved = PrivacyBudget(server.kit()).runs(server.agreement)
     assert list(reserved) == ["ab", "ef"]
     assert reserved["ab"] <= reserved["ef"]
-    assert reserved["ab"] < spent(server.kit()) <= sum(reserved.values()) * (1 + 1e-9)
+    assert reserved["ab"] < epsilon_spent(server.kit()) <= sum(reserved.values()) * (1 + 1e-9)
 
 
 SETTINGS = Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5)
@@ -205,17 +205,17 @@ def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
     """Of rounds 3 and 4 and the closing visit: a beginning in each round, evaluations with training
     and without.
     """
-    asked = (
+    gradients = (
         Gradients(),
         Gradients(per_batch=3, purpose="stage", epochs=1, once=True),
         Gradients(purpose="finetuning", epochs=1, evaluates=True),
     )
     n, size, epochs, rounds = 40, 10, 2, 4
-    run = PrivateRun(SETTINGS, asked, n, size, Passes(epochs), rounds)
-    made = list(run.lost(Restored(token="ab", after=2)))
+    run = PrivateRun(SETTINGS, gradients, n, size, Passes(epochs), rounds)
+    entries = list(run.lost(Restored(token="ab", after=2)))
     steps = n // size
     count = {
-        (r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made)
+        (r, p): sum(e.draw.round == r and e.draw.purpose == p for e in entries)
         for r in (3, 4, 5)
         for p in PURPOSES
     }
@@ -224,4 +224,4 @@ def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
         assert count[number, "stage"] == 3 * steps
         assert count[number, "finetuning"] == 2 * steps
     assert [count[5, p] for p in PURPOSES] == [0, 0, steps]
-    assert len({e.release for e in made}) == len(made) == sum(count.values())
+    assert len({e.release for e in entries}) == len(entries) == sum(count.values())

@@ -86,11 +86,11 @@ class Line:
                     wait + (self.resend if self._draws.random() < self.lost else 0.0)
                 )
                 if self.capacity:
-                    began = time.monotonic()
+                    start_time = time.monotonic()
                     self._free[direction] = (
-                        max(self._free[direction], began) + len(piece) / self.capacity
+                        max(self._free[direction], start_time) + len(piece) / self.capacity
                     )
-                    await asyncio.sleep(self._free[direction] - began)
+                    await asyncio.sleep(self._free[direction] - start_time)
                 left -= len(piece)
                 if left < 0:
                     self.cuts += 1

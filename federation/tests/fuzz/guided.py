@@ -32,7 +32,7 @@ def instrumented():
 with instrumented():
     from guard import outcome
     from hypothesis import HealthCheck, given, seed, settings
-    from test_foreign_bytes import FOUND, TARGETS
+    from test_foreign_bytes import FINDS, TARGETS
     from worlds import World
 
 DECODERS = (
@@ -68,10 +68,10 @@ def fuzz(target, world, corpus, seconds):
     def run_one(data):
         outcome(act, data, world.outside)
 
-    FOUND.mkdir(parents=True, exist_ok=True)
+    FINDS.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "-", target.name)
     options = [f"-max_total_time={seconds}", "-print_final_stats=1", "-timeout=60", "-rss_limit_mb=4000", "-max_len=65536"]  # fmt: skip
-    atheris.Setup(["guided", *options, f"-artifact_prefix={FOUND}/{name}-", str(corpus)], run_one)
+    atheris.Setup(["guided", *options, f"-artifact_prefix={FINDS}/{name}-", str(corpus)], run_one)
     atheris.Fuzz()
 
 

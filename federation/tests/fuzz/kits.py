@@ -131,7 +131,7 @@ TARGETS += [
 ]
 
 
-def looked_at(world, path, format_):
+def inspected_kit(world, path, format_):
     """A kit with one damaged file, inspected by its owner."""
     kit = world.folder / f"looked-at-{path.replace('/', '-')}"
     shutil.copytree(world.kit, kit)
@@ -147,7 +147,7 @@ def looked_at(world, path, format_):
     return file(world, kit, f"looks-{path.replace('/', '-')}", path, format_, act)
 
 
-LOOKED = {
+INSPECTED = {
     "state/rounds.jsonl": LINES, "state/node/node.json": JSON, "state/node/alone.json": JSON, "silo.toml": TOML,
     "federation.toml": TOML,
 }  # fmt: skip
@@ -155,9 +155,9 @@ TARGETS += [
     Target(
         f"{path} of a silo, shown",
         13,
-        lambda world, path=path, format_=format_: looked_at(world, path, format_),
+        lambda world, path=path, format_=format_: inspected_kit(world, path, format_),
     )
-    for path, format_ in LOOKED.items()
+    for path, format_ in INSPECTED.items()
 ]
 
 

@@ -232,10 +232,10 @@ def message(world):
             lambda _: Message(text(kind), json.dumps(body), text(signature), {text(name): uplink})
         )
 
-    kinds = st.sampled_from(["answer", "refusal", "hello-reply", "hello", "task", "", "x"])
+    message_kinds = st.sampled_from(["answer", "refusal", "hello-reply", "hello", "task", "", "x"])
     return st.builds(
         lambda kind, sign, name: f"{kind}|{sign}|{name}".encode(errors="replace"),
-        kinds,
+        message_kinds,
         st.text(),
         st.text(),
     ), act

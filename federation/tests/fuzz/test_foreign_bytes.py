@@ -27,7 +27,7 @@ from representatives import number
 
 pytestmark = pytest.mark.long
 
-FOUND, ROOT = Path(".hypothesis") / "found", Path(__file__).parents[3]
+FINDS, ROOT = Path(".hypothesis") / "found", Path(__file__).parents[3]
 CHECKS = list(HealthCheck)
 
 
@@ -49,16 +49,16 @@ every = pytest.mark.parametrize("attack", TARGETS, ids=lambda target: target.nam
 
 def attacked(attack, counts, **options):
     """A hypothesis test of a target that counts the outcomes."""
-    inputs, came_of = attack
+    inputs, outcome_of = attack
 
     @settings(deadline=None, suppress_health_check=CHECKS, **options)
     @given(inputs)
     def test(data):
         try:
-            counts[came_of(data)] += 1
+            counts[outcome_of(data)] += 1
         except BaseException:
             counts["a fault"] += 1
-            counts.found = data  # the last one is the smallest
+            counts.failing_input = data  # the last one is the smallest
             raise
 
     return test
@@ -67,7 +67,7 @@ def attacked(attack, counts, **options):
 class Counts(Counter):
     """Inputs by outcome."""
 
-    found = b""
+    failing_input = b""
 
 
 @every
@@ -93,20 +93,20 @@ def test_inputs_for_as_long_as_asked(attack, request, capsys):
     ``.hypothesis/found``.
     """
     counts, share = Counts(), 60 * float(os.environ.get("MINUTES", "60")) / len(TARGETS)
-    until, phases = time.monotonic() + share, (Phase.generate, Phase.shrink)
+    deadline, phases = time.monotonic() + share, (Phase.generate, Phase.shrink)
     name = request.node.callspec.params["attack"].name
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             attacked(attack, counts, max_examples=50, database=None, phases=phases)()
     except BaseException:
-        FOUND.mkdir(parents=True, exist_ok=True)
+        FINDS.mkdir(parents=True, exist_ok=True)
         file = (
-            FOUND
-            / f"{name.replace(' ', '-').replace('/', '-')}-{hashlib.sha256(counts.found).hexdigest()[:8]}"
+            FINDS
+            / f"{name.replace(' ', '-').replace('/', '-')}-{hashlib.sha256(counts.failing_input).hexdigest()[:8]}"
         )
-        file.write_bytes(counts.found)
+        file.write_bytes(counts.failing_input)
         raise
     finally:
         with capsys.disabled():
-            told = ", ".join(f"{n} {k}" for k, n in sorted(counts.items()))
-            sys.stdout.write(f"\n{name}: {counts.total()} inputs, {told}\n")
+            tally = ", ".join(f"{n} {k}" for k, n in sorted(counts.items()))
+            sys.stdout.write(f"\n{name}: {counts.total()} inputs, {tally}\n")

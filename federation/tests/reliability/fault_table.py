@@ -23,7 +23,7 @@ tested: [fault tables](fault-tables.md).
 def page():
     """One table row per fault, ordered by number."""
     rows = sorted((*ROWS, *PROCESSES), key=lambda row: int(row.id.split()[0][1:]))
-    return HEAD + "".join(line(*row.id.split(" ", 1), row.code, row.then.__doc__) for row in rows)
+    return HEAD + "".join(line(*row.id.split(" ", 1), row.code, row.check.__doc__) for row in rows)
 
 
 def line(number, description, code, outcome):

@@ -183,10 +183,10 @@ def renewal(first_step: tuple[str, ...], repeated: bool) -> Callable[[Path], int
         for step in steps:
             if (code := pomona_command(*step)(folder)) and not repeated:
                 return code
-        from test_key_renewal import known
+        from test_key_renewal import always_member
 
         if public.exists():
-            use(kits / "silo-0", certified, known)
+            use(kits / "silo-0", certified, always_member)
         return 0
 
     return act
@@ -247,7 +247,7 @@ def case(
         f"{work}/{writer.root}".encode(), ctypes.c_long(first_call), ctypes.c_long(last_call)
     )
     code, output = attempt(writer.act, work)
-    call_count, call = library.faults_calls(), library.faults_call().decode()
+    call_count, failed_call = library.faults_calls(), library.faults_call().decode()
     library.faults_arm(b"", ctypes.c_long(0), ctypes.c_long(0))
     fault = ""
     if code and ("Traceback" in output or output.count("error[") != 1):
@@ -263,7 +263,7 @@ def case(
                 fault or f"done again, it ends with other {differing(right, writer.result(work))}"
             )
     result = writer.result(work).hex() if right is None else ""
-    return {"calls": call_count, "call": call, "code": code, "fault": fault, "said": output[-200:], "result": result}  # fmt: skip
+    return {"calls": call_count, "call": failed_call, "code": code, "fault": fault, "said": output[-200:], "result": result}  # fmt: skip
 
 
 def forked(act: Callable[[], dict[str, object]]) -> dict[str, object]:
@@ -296,7 +296,7 @@ def tried(
     name: str, initial: Path, writer: Writer, folder: Path, options: argparse.Namespace
 ) -> int:
     """Print one writer's figures and what is wrong; returns the number of faults."""
-    began, faults, outcomes = time.monotonic(), 0, Counter[str]()
+    start_time, faults, outcomes = time.monotonic(), 0, Counter[str]()
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
 
@@ -311,21 +311,21 @@ def tried(
         print(f"{name}: fails without a fault: {undisturbed}")
         return 1
     right, call_count = bytes.fromhex(str(undisturbed["result"])), int(str(undisturbed["calls"]))
-    call, functions = options.first, Counter[str]()
-    while call <= call_count:
-        result = fresh(call, sys.maxsize if options.rest else call, right)
+    call_number, functions = options.first, Counter[str]()
+    while call_number <= call_count:
+        result = fresh(call_number, sys.maxsize if options.rest else call_number, right)
         functions[str(result["call"]).partition(" ")[0]] += 1
         outcomes["went on" if not result["code"] else f"code {result['code']}"] += 1
         if result["fault"]:
             faults += 1
-            print(f"  {name}, call {call}, {result['call']}, code {result['code']}: {result['fault']}", flush=True)  # fmt: skip
-        call += options.every
+            print(f"  {name}, call {call_number}, {result['call']}, code {result['code']}: {result['fault']}", flush=True)  # fmt: skip
+        call_number += options.every
     tried_ = sum(functions.values())
     listed = ", ".join(f"{count} {function}" for function, count in sorted(functions.items()))
     summary = ", ".join(f"{outcome}: {count}" for outcome, count in sorted(outcomes.items()))
     print(
         f"{name}: {tried_} of {call_count} calls failed once ({listed}); {summary}; {faults} lost; "
-        f"{time.monotonic() - began:.0f} s",
+        f"{time.monotonic() - start_time:.0f} s",
         flush=True,
     )
     return faults

@@ -80,15 +80,15 @@ class Arena:
     scenarios: dict = field(default_factory=dict)
     operations: Counter = field(default_factory=Counter)
     faults: list = field(default_factory=list)
-    end: float = 0.0
+    deadline: float = 0.0
     next_check: float = 0.0  # when the studies are checked again
     stopped: set = field(default_factory=set)  # owners that stay down for now
-    began: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     sampled: float = -growth.EVERY
     progress: tuple = ()  # committed rounds, and since when there are so many
 
     def __post_init__(self):
-        self.progress = (0, self.began)
+        self.progress = (0, self.start_time)
 
     @property
     def owners(self):
@@ -119,7 +119,7 @@ class Arena:
                 self.next_check = time.monotonic() + 5.0
             if time.monotonic() > self.sampled + growth.EVERY:
                 self.sampled = time.monotonic()
-                hours = (self.sampled - self.began) / 3600
+                hours = (self.sampled - self.start_time) / 3600
                 growth.append_sample(self.samples, hours, self.local, self.owners)
             if time.monotonic() >= limit:
                 return
@@ -152,7 +152,7 @@ class Arena:
                         f"{study.name} ended with code {status.code}: {status.reason}"
                     )
                 queue.resume(study.name)
-        if len(queue.open) < self.open_studies and time.monotonic() < self.end:
+        if len(queue.open) < self.open_studies and time.monotonic() < self.deadline:
             self._submit(queue)
         for name in self.local.names:
             decisions = StudyDecisions(self.local.silo(name))
@@ -318,13 +318,13 @@ def main():
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = options.out or Path(tempfile.mkdtemp(prefix="nemesis-"))
-    draw, began, events = stream(options.seed, "nemesis"), time.monotonic(), Counter()
+    draw, start_time, events = stream(options.seed, "nemesis"), time.monotonic(), Counter()
     log(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}")
     with ExitStack() as closing:
         kit = scenario_of(STUDIES["apple"], options.rounds, options.silos)
         timeouts = {k: v for k, v in TERMS.items() if k != "decide"}
         local = closing.enter_context(local_federation(kit, folder / "local", **timeouts))
-        arena = Arena(local, options.rounds, end=began + 60 * options.minutes)
+        arena = Arena(local, options.rounds, deadline=start_time + 60 * options.minutes)
         arena.scenarios[KIT] = kit
         for name in local.names:
             arena.lines[name] = closing.enter_context(between(Line(), local, [name]))
@@ -333,7 +333,7 @@ def main():
             arena.clocks[owner] = jumping_clock(folder / f"clock-{owner}")
         for owner in arena.owners:
             arena.start(owner)
-        while time.monotonic() < arena.end:
+        while time.monotonic() < arena.deadline:
             if options.calm:
                 arena.operate(30.0)
             else:
@@ -351,7 +351,7 @@ def main():
             arena.operate(5.0)
         if left := [study.name for study in StudyQueue(local.server).open]:
             arena.faults.append(f"studies {left} did not end")
-    judge(arena, events, time.monotonic() - began, options.seed)
+    judge(arena, events, time.monotonic() - start_time, options.seed)
 
 
 def judge(arena, events, seconds, seed):

@@ -30,7 +30,7 @@ class Process:
         phrases: required in the output.
         fault: from ``faults``, by name and arguments.
         act: action while it runs.
-        then: what must hold afterwards.
+        check: what must hold afterwards.
         arguments: the run's method and settings.
     """
 
@@ -39,7 +39,7 @@ class Process:
     phrases: tuple[str, ...]
     fault: tuple[object, ...]
     act: Callable[["Run"], None]
-    then: Callable[["Run", "Process"], None]
+    check: Callable[["Run", "Process"], None]
     arguments: tuple[str, ...]
 
 
@@ -99,11 +99,11 @@ def send(number, seconds=30.0):
     def act(run):
         run.wait_for_round(2)
         time.sleep(0.1)  # some steps of the next round
-        began = time.monotonic()
+        start_time = time.monotonic()
         os.kill(run.process, number)
         run.ended = run.spawner.wait(run.process, seconds)
         assert run.ended is not None
-        assert time.monotonic() - began < seconds
+        assert time.monotonic() - start_time < seconds
 
     return act
 
@@ -178,9 +178,9 @@ WORKERS = ("apple", "rounds=4", "workers=2", "engine=torch")
 HIDDEN = (*APPLE, PRIVATE)
 
 
-def process(id_, code, phrases=(), fault=(), act=wait, then=resumes, arguments=APPLE):
+def process(id_, code, phrases=(), fault=(), act=wait, check=resumes, arguments=APPLE):
     """A fault in a separate process."""
-    return Process(id_, code, phrases, fault, act, then, arguments)
+    return Process(id_, code, phrases, fault, act, check, arguments)
 
 
 SLOW = ("slow_steps",)
@@ -189,10 +189,10 @@ KILLED = -signal.SIGKILL
 
 PROCESSES = [
     process("F1 a worker process is killed in a round", 0, ("died", ("retrying from the last "
-                                                                    "committed round")), ("worker_killed", 1), then=as_undisturbed, arguments=WORKERS),
+                                                                    "committed round")), ("worker_killed", 1), check=as_undisturbed, arguments=WORKERS),
     process("F4 SIGKILL between two rounds", KILLED, fault=("killed_after_commit", 2)),
     process("F5 SIGKILL in the save of a round: half written", KILLED, fault=("killed_in_save", "write", False, 3)),
-    *(process(f"F5 SIGKILL in the save of a round: {when} {step}", KILLED, fault=("killed_in_save", step, when == "after", 3)) for step in STEPS for when in ("before", "after")),
+    *(process(f"F5 SIGKILL in the save of a round: {moment} {step}", KILLED, fault=("killed_in_save", step, moment == "after", 3)) for step in STEPS for moment in ("before", "after")),
     process("F7 no file may grow beyond 8 kB", 6, ("File too large", "then resume"), ("no_room", 8192)),
     process("F41 Ctrl-C in a round", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT)),
     process("F41 Ctrl-C in a round of worker processes", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT), arguments=WORKERS),
@@ -201,8 +201,8 @@ PROCESSES = [
     process("F43 a second process in the same folder", 0, (), SLOW, in_the_same_folder, as_undisturbed),
     process("F43 SIGKILL of the process that holds the folder", KILLED, (), SLOW, orphaned),
     process("F46 a worker process is killed in a round, and again", 1, ("error[ERROR]", "enough memory"), ("worker_killed", 2), arguments=WORKERS),
-    process("F47 SIGKILL between ledger and use of a release", KILLED, fault=("killed_after_entries", 20), then=is_charged, arguments=HIDDEN),
-    process("F50 the reader of standard error is gone", 0, fault=("no_reader", 2), then=as_undisturbed),
-    process("F50 the reader of standard output is gone", 0, fault=("no_reader", 1), then=as_undisturbed),
-    process("F50 standard error goes to a full disk", 0, fault=("full_disk", 2), then=as_undisturbed),
+    process("F47 SIGKILL between ledger and use of a release", KILLED, fault=("killed_after_entries", 20), check=is_charged, arguments=HIDDEN),
+    process("F50 the reader of standard error is gone", 0, fault=("no_reader", 2), check=as_undisturbed),
+    process("F50 the reader of standard output is gone", 0, fault=("no_reader", 1), check=as_undisturbed),
+    process("F50 standard error goes to a full disk", 0, fault=("full_disk", 2), check=as_undisturbed),
 ]  # fmt: skip

@@ -58,12 +58,12 @@ def row(
     arguments=APPLE,
     prepare=do_nothing,
     fault=do_nothing,
-    then=holds.as_undisturbed,
+    check=holds.as_undisturbed,
     options=(),
     base=BASE,
 ):
     """A fault in a run from its start."""
-    return Row(id_, code, arguments, phrases, prepare, fault, then, options, base)
+    return Row(id_, code, arguments, phrases, prepare, fault, check, options, base)
 
 
 def resumed(id_, code, phrases=(), prepare=INTERRUPTED, **fields):
@@ -74,27 +74,27 @@ def resumed(id_, code, phrases=(), prepare=INTERRUPTED, **fields):
 def refused(id_, phrases, change):
     """Client 1's uplink of round 2 is changed and refused."""
     return row(
-        id_, 0, ("client 1, round 2", phrases), fault=inject.uplink(change), then=holds.as_absent
+        id_, 0, ("client 1, round 2", phrases), fault=inject.uplink(change), check=holds.as_absent
     )
 
 
 def unread(id_, phrases, data):
     """Client 1 sends other bytes in round 2, which are refused."""
     return row(
-        id_, 0, ("client 1, round 2", phrases), fault=inject.wire(data), then=holds.as_absent
+        id_, 0, ("client 1, round 2", phrases), fault=inject.wire(data), check=holds.as_absent
     )
 
 
 def claim(id_, phrases, **claims):
     """Client 1's uplink of round 2 makes a false claim and is refused."""
     return row(
-        id_, 0, ("client 1", phrases), fault=inject.false_claims(**claims), then=holds.as_absent
+        id_, 0, ("client 1", phrases), fault=inject.false_claims(**claims), check=holds.as_absent
     )
 
 
-def custom(id_, code, phrases, arguments, prepare, then=holds.unwritten):
+def custom(id_, code, phrases, arguments, prepare, check=holds.unwritten):
     """A run with custom data."""
-    return row(id_, code, phrases, arguments, prepare, then=then, base=())
+    return row(id_, code, phrases, arguments, prepare, check=check, base=())
 
 
 def header(claim, name="core"):
@@ -126,28 +126,28 @@ REWRITTEN = (
 )
 NEWEST, EVERY_CHECKPOINT = slice(-1, None), slice(None)
 STORAGE = [
-    row("F7 no room for a checkpoint", 6, ("No space left", "round 3", "up to 2 are kept", "resume"), fault=inject.full_disk(3), then=holds.resumes),
-    row("F7 no room for the record", 6, ("No space left", "events.jsonl"), fault=inject.full_record(3), then=holds.resumes),
-    row("F8 a file where the folder should be", 6, ("error[STORAGE]", "run"), prepare=begin.in_the_way, fault=inject.no_training, then=holds.unchanged),
-    row("F8 a file system that cannot be written", 6, ("error[STORAGE]", "/proc/pomona"), prepare=begin.read_only, fault=inject.no_training, then=holds.unwritten),
+    row("F7 no room for a checkpoint", 6, ("No space left", "round 3", "up to 2 are kept", "resume"), fault=inject.full_disk(3), check=holds.resumes),
+    row("F7 no room for the record", 6, ("No space left", "events.jsonl"), fault=inject.full_record(3), check=holds.resumes),
+    row("F8 a file where the folder should be", 6, ("error[STORAGE]", "run"), prepare=begin.in_the_way, fault=inject.no_training, check=holds.unchanged),
+    row("F8 a file system that cannot be written", 6, ("error[STORAGE]", "/proc/pomona"), prepare=begin.read_only, fault=inject.no_training, check=holds.unwritten),
     resumed("F9 the newest checkpoint cannot be read", 0, ("Input/output error", "round 1"), fault=inject.unreadable),
     resumed("F10 one bit of the newest checkpoint is wrong", 0, ("round-000002", "checksum", "round 1"), begin.damaged(APPLE, begin.flipped, NEWEST)),
     resumed("F10 the newest checkpoint is empty", 0, ("round-000002", "round 1"), begin.damaged(APPLE, lambda _: b"", NEWEST)),
-    resumed("F11 all checkpoints are damaged", 4, ("all 2 checkpoints",), begin.damaged(APPLE, begin.flipped, EVERY_CHECKPOINT), then=holds.untouched),
-    resumed("F12 resumed with other settings", 4, ("config.lr", "config.seed"), arguments=(*APPLE, "lr=0.2", "seed=3"), then=holds.untouched),
-    resumed("F12 resumed with other data", 4, ("data",), arguments=(*APPLE, "data.train_limit=200"), then=holds.untouched),
-    resumed("F12 resumed with another model", 4, ("config.model.hidden",), arguments=(*APPLE, "model.hidden=[9]"), then=holds.untouched),
-    resumed("F12 resumed with another method", 4, ("config.method.name",), arguments=("fedavg", *APPLE[1:]), then=holds.untouched),
-    resumed("F12 resumed with another form of checkpoints", 4, ("schema",), fault=inject.other_schema, then=holds.untouched),
+    resumed("F11 all checkpoints are damaged", 4, ("all 2 checkpoints",), begin.damaged(APPLE, begin.flipped, EVERY_CHECKPOINT), check=holds.untouched),
+    resumed("F12 resumed with other settings", 4, ("config.lr", "config.seed"), arguments=(*APPLE, "lr=0.2", "seed=3"), check=holds.untouched),
+    resumed("F12 resumed with other data", 4, ("data",), arguments=(*APPLE, "data.train_limit=200"), check=holds.untouched),
+    resumed("F12 resumed with another model", 4, ("config.model.hidden",), arguments=(*APPLE, "model.hidden=[9]"), check=holds.untouched),
+    resumed("F12 resumed with another method", 4, ("config.method.name",), arguments=("fedavg", *APPLE[1:]), check=holds.untouched),
+    resumed("F12 resumed with another form of checkpoints", 4, ("schema",), fault=inject.other_schema, check=holds.untouched),
     resumed("F13 resumed with another PyTorch", 0, ("torch", "0.1", "last bits"), fault=inject.other_versions),
     resumed("F13 resumed with more worker processes", 0, arguments=(*APPLE, "workers=2")),
-    resumed("F14 a finished run is resumed", 0, ("is finished",), begin.finished(APPLE), then=holds.untouched),
-    resumed("F14 a finished run is resumed with another method", 4, ("config.method.name",), begin.finished(APPLE), arguments=("fedavg", *APPLE[1:]), then=holds.untouched),
+    resumed("F14 a finished run is resumed", 0, ("is finished",), begin.finished(APPLE), check=holds.untouched),
+    resumed("F14 a finished run is resumed with another method", 4, ("config.method.name",), begin.finished(APPLE), arguments=("fedavg", *APPLE[1:]), check=holds.untouched),
     resumed("F14 a finished run is resumed with fewer rounds", 4, ("rounds = 4", ("more rounds, "
-                                                                                 "not fewer")), begin.finished(APPLE), arguments=(*APPLE, "rounds=3"), then=holds.untouched),
+                                                                                 "not fewer")), begin.finished(APPLE), arguments=(*APPLE, "rounds=3"), check=holds.untouched),
     resumed("F14 a finished run is given more rounds", 0, ("is finished after round 2; continuing",), begin.finished((*APPLE, "rounds=2"))),
-    *(resumed(f"F51 {done} in an unfinished run", 4, (name, "restore"), begin.rewritten(begin.interrupted(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
-    *(resumed(f"F51 {done} in a finished run", 4, (name, "restore"), begin.rewritten(begin.finished(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
+    *(resumed(f"F51 {done} in an unfinished run", 4, (name, "restore"), begin.rewritten(begin.interrupted(APPLE), name, old, new), check=holds.untouched) for done, name, old, new in REWRITTEN),
+    *(resumed(f"F51 {done} in a finished run", 4, (name, "restore"), begin.rewritten(begin.finished(APPLE), name, old, new), check=holds.untouched) for done, name, old, new in REWRITTEN),
 ]  # fmt: skip
 
 UPLINKS = [
@@ -159,8 +159,8 @@ UPLINKS = [
     row("F18 every uplink comes again a round late", 0, ("it is for round 1", "it is for round 3"), fault=inject.late),
     refused("F23 an uplink with one NaN", "not finite (1 of", inject.wrong_number(torch.nan)),
     refused("F23 an uplink with one infinity", "not finite (1 of", inject.wrong_number(-torch.inf)),
-    row("F23 one client sends NaN in every round", 0, ("client 1, round 3",), (*APPLE, "rounds=5"), fault=inject.uplink(inject.wrong_number(torch.nan), range(1, 6)), then=holds.in_quarantine),
-    row("F23 all clients send NaN", 7, ("no uplink of round 3",), fault=inject.uplink(inject.wrong_number(torch.nan), (3,), range(4)), then=holds.resumes),
+    row("F23 one client sends NaN in every round", 0, ("client 1, round 3",), (*APPLE, "rounds=5"), fault=inject.uplink(inject.wrong_number(torch.nan), range(1, 6)), check=holds.in_quarantine),
+    row("F23 all clients send NaN", 7, ("no uplink of round 3",), fault=inject.uplink(inject.wrong_number(torch.nan), (3,), range(4)), check=holds.resumes),
     refused("F24 a shape that broadcasts", "has shape (1,)", inject.core(lambda w: w[:1])),
     refused("F24 no dimension", "has shape ()", inject.core(lambda w: w[0])),
     refused("F24 one dimension more", "has shape (1, ", inject.core(lambda w: w[None])),
@@ -175,13 +175,13 @@ UPLINKS = [
     unread("F28 ten times the bytes declared", "the limit is", lambda spec: bytes(40 * sum(t.numel() for t in spec.values()))),
     unread("F28 a header that declares 2^40 numbers", "bytes of tensors, but the file has 0", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
     unread("F29 an uplink written by torch.save", "an uplink", torch_file),
-    row("F31 an uplink a million times as large", 0, ("client 1, round 2", "norm"), fault=inject.uplink(inject.core(lambda w: w * 1e6)), then=holds.as_absent),
-    row("F32 weights returned unchanged", 0, (), UNCHANGED, then=holds.stays_put),
-    row("F32 weights returned unchanged, with privacy", 0, (), (*UNCHANGED, PRIVATE), then=holds.stays_put),
+    row("F31 an uplink a million times as large", 0, ("client 1, round 2", "norm"), fault=inject.uplink(inject.core(lambda w: w * 1e6)), check=holds.as_absent),
+    row("F32 weights returned unchanged", 0, (), UNCHANGED, check=holds.stays_put),
+    row("F32 weights returned unchanged, with privacy", 0, (), (*UNCHANGED, PRIVATE), check=holds.stays_put),
 ]  # fmt: skip
 
 DATA = [
-    resumed("F29 pickles for checkpoints", 4, ("all 2 checkpoints",), begin.pickled(APPLE), then=holds.unharmed),
+    resumed("F29 pickles for checkpoints", 4, ("all 2 checkpoints",), begin.pickled(APPLE), check=holds.unharmed),
     custom("F29 pickled objects in an archive", 3, ("own.npz", "pickle is never read"), NPZ, begin.pickled_arrays, holds.unharmed),
     custom("F30 clients named like paths, of 300 letters, alike", 0, (), SITES, PATHS, holds.nothing_outside),
     custom("F33 a client with one sample", 0, (), SITES, LONE, holds.trains),
@@ -207,13 +207,13 @@ DATA = [
 ]  # fmt: skip
 
 RUNNING = [
-    row("F40 a learning rate 100,000 times too large", 8, ("client", "round", "step", "lower lr"), (*APPLE, "lr=1e4", "momentum=0.9"), then=holds.finite),
-    row("F41 Ctrl-C between training and commit", 130, ("error[INTERRUPTED]", "--resume"), fault=inject.stopped(3), then=holds.resumes),
+    row("F40 a learning rate 100,000 times too large", 8, ("client", "round", "step", "lower lr"), (*APPLE, "lr=1e4", "momentum=0.9"), check=holds.finite),
+    row("F41 Ctrl-C between training and commit", 130, ("error[INTERRUPTED]", "--resume"), fault=inject.stopped(3), check=holds.resumes),
     row("F45 the clock jumps by a day at every look", 0, fault=inject.jumping_clock),
-    resumed("F48 ledgers rolled back", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, lambda p: p.write_text("".join(p.read_text().splitlines(keepends=True)[:3]))), arguments=HIDDEN, then=holds.stops),
-    resumed("F48 ledgers missing", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, Path.unlink), arguments=HIDDEN, then=holds.stops),
-    resumed("F48 keys and ledgers missing", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, lambda p: shutil.rmtree(p.parent)), arguments=HIDDEN, then=holds.stops),
-    resumed("F48 ledgers changed", 9, ("ledger", "line 1", "restore"), begin.ledgers(HIDDEN, lambda p: p.write_text(p.read_text().replace("0", "1", 1))), arguments=HIDDEN, then=holds.stops),
+    resumed("F48 ledgers rolled back", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, lambda p: p.write_text("".join(p.read_text().splitlines(keepends=True)[:3]))), arguments=HIDDEN, check=holds.stops),
+    resumed("F48 ledgers missing", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, Path.unlink), arguments=HIDDEN, check=holds.stops),
+    resumed("F48 keys and ledgers missing", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, lambda p: shutil.rmtree(p.parent)), arguments=HIDDEN, check=holds.stops),
+    resumed("F48 ledgers changed", 9, ("ledger", "line 1", "restore"), begin.ledgers(HIDDEN, lambda p: p.write_text(p.read_text().replace("0", "1", 1))), arguments=HIDDEN, check=holds.stops),
 ]  # fmt: skip
 
 ROWS = [*STORAGE, *UPLINKS, *DATA, *RUNNING]

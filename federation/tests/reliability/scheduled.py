@@ -361,12 +361,12 @@ def main():
     events, cases = Counter(), Counter()
     for seed in count(options.seed):
         folder = Path(tempfile.mkdtemp(prefix=f"scheduled-{seed}-"))
-        began = time.monotonic()
+        start_time = time.monotonic()
         try:
             case, bus, broken = play(seed, folder)
         except Exception:  # any fault is a finding, with its seed
             case, bus, broken = "?", None, [traceback.format_exc()]
-        times.append(time.monotonic() - began)
+        times.append(time.monotonic() - start_time)
         cases[case] += 1
         events += bus.events if bus else Counter()
         failures += bool(broken)

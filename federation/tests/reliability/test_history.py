@@ -46,11 +46,11 @@ def silo(name):
 
 def history(server=None, change=lambda silo: silo, broken=()):
     """Three rounds without a fault, but for changed lines."""
-    start = line("start", study="s", round=0)
+    start_line = line("start", study="s", round=0)
     rounds = [entry for n in (1, 2, 3) for entry in round_of(n, summed=True)]
     silos = {name: silo(name) for name in SILOS}
     silos["a"] = change(silos["a"])
-    lines = [start, *rounds] if server is None else server([start, *rounds])
+    lines = [start_line, *rounds] if server is None else server([start_line, *rounds])
     return History(lines, silos, {"s": 3}, frozenset({"s"}), broken)
 
 
@@ -94,14 +94,14 @@ def replaced(event, number, **fields):
     ]
 
 
-def started(number):
+def restart(number):
     """The server's line of a start after a round."""
     return line("start", study="s", round=number)
 
 
 SERVER = {
     "committed after": removed("round", 2),
-    "started after": inserted("round", 2, started(1)),
+    "started after": inserted("round", 2, restart(1)),
     "a message of round 1 after round 2": inserted("round", 2, line("received", silo="a", round=1)),
     "has the members": replaced("round", 2, present=["a", "b"]),
     "two answers of a are used": inserted("admitted", 2, line("admitted", silo="a", round=2)),
@@ -135,11 +135,11 @@ def test_an_undisturbed_history_keeps_all_rules():
 
 ROUND1, ROUND2, ROUND3 = (round_of(n, summed=True) for n in (1, 2, 3))
 KILLED = {
-    "after a round": [started(0), *ROUND1, *ROUND2, started(2), *ROUND3],
-    "before the line of a round": [started(0), *ROUND1, *ROUND2[:-1], started(2), *ROUND3],
-    "within a round": [started(0), *ROUND1, *ROUND2[:8], started(1), *ROUND2, *ROUND3],
-    "at the end": [started(0), *ROUND1, *ROUND2, *ROUND3, started(3), line("finished", round=3)],
-    "never, but a round is tried twice": [started(0), *ROUND1, *ROUND2[:-1], *ROUND2, *ROUND3],
+    "after a round": [restart(0), *ROUND1, *ROUND2, restart(2), *ROUND3],
+    "before the line of a round": [restart(0), *ROUND1, *ROUND2[:-1], restart(2), *ROUND3],
+    "within a round": [restart(0), *ROUND1, *ROUND2[:8], restart(1), *ROUND2, *ROUND3],
+    "at the end": [restart(0), *ROUND1, *ROUND2, *ROUND3, restart(3), line("finished", round=3)],
+    "never, but a round is tried twice": [restart(0), *ROUND1, *ROUND2[:-1], *ROUND2, *ROUND3],
 }
 
 

@@ -19,7 +19,7 @@ from pomona.storage import checkpoint
 from pomona.storage.run_status import read_status
 
 SEED = 5
-END = "after its end"  # too late to count
+TOO_LATE = "after its end"  # too late to count
 
 
 def found_after_a_kill(folder):
@@ -32,7 +32,7 @@ def found_after_a_kill(folder):
     status = read_status(folder)
     committed = newest.number if newest else 0
     if status and status.state == "finished":
-        return END, ROUNDS
+        return TOO_LATE, ROUNDS
     if status:
         assert status.state == "running"
         assert committed - 1 <= status.round <= committed
@@ -86,7 +86,7 @@ def killed_and_resumed(spawner, case, folder, pace, draws, limit):
         if spawner.wait(process) == 0:
             break  # it ended just before
         stage, committed = found_after_a_kill(folder)
-        if stage == END:
+        if stage == TOO_LATE:
             break
         struck.append(stage)
     code, output = spawner.run(command_line(case, folder), log)
@@ -102,12 +102,12 @@ def kills(spawner, tmp_path, name, total):
     """
     case, draws = CASES[name], stream(SEED, "kills", list(CASES).index(name))
     undisturbed = tmp_path / "whole"
-    began = time.monotonic()
+    start_time = time.monotonic()
     code, output = spawner.run(command_line(case, undisturbed), tmp_path / "whole.log")
     assert code == 0, output
     events = [json.loads(line) for line in (undisturbed / "events.jsonl").read_text().splitlines()]
     training = sum(e["seconds"] for e in events if e["event"] == "round")
-    pace = time.monotonic() - began - training, training / ROUNDS
+    pace = time.monotonic() - start_time - training, training / ROUNDS
     expected, struck = outcome(undisturbed), Counter()
     for trial in range(10 * total):
         if struck.total() == total:
@@ -125,9 +125,9 @@ def kills(spawner, tmp_path, name, total):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_thirty_kills(name, spawner, tmp_path, capsys):
-    began = time.monotonic()
+    start_time = time.monotonic()
     struck = kills(spawner, tmp_path, name, 30)
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{name}: 30 kills in {time.monotonic() - began:.0f} s: {dict(struck)}\n"
+            f"\n{name}: 30 kills in {time.monotonic() - start_time:.0f} s: {dict(struck)}\n"
         )

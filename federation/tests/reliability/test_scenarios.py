@@ -41,7 +41,7 @@ def test_scenario(row, tmp_path, monkeypatch, capsys, wholes):
     assert code == row.code, world.stderr
     assert all(phrase in world.stderr for phrase in row.phrases), world.stderr
     assert world.stderr.count("error[") == bool(code), world.stderr
-    row.then(world, row)
+    row.check(world, row)
 
 
 @pytest.mark.parametrize("row", drawn(PROCESSES, group=number), ids=[row.id for row in PROCESSES])
@@ -62,7 +62,7 @@ def test_scenario_of_a_process(row, tmp_path, spawner, wholes):
     assert code == row.code, output
     assert all(phrase in output for phrase in row.phrases), output
     assert "Traceback" not in output
-    row.then(run, row)
+    row.check(run, row)
 
 
 def test_no_two_rows_are_called_alike():

@@ -51,10 +51,10 @@ class World:
         if key not in self._wholes:
             with self.patch.context() as patch:
                 fault(patch)
-                out = self.folder / "whole"
-                assert self.run(arguments, out=out) == 0
-                self._wholes[key] = results(out)
-                shutil.rmtree(out)
+                folder = self.folder / "whole"
+                assert self.run(arguments, out=folder) == 0
+                self._wholes[key] = results(folder)
+                shutil.rmtree(folder)
         return self._wholes[key]
 
     def interrupt(self, arguments, number):
@@ -76,7 +76,7 @@ class Row:
         phrases: required on standard error.
         prepare: writes the contents of the folder before the command.
         fault: put into the process while the command runs.
-        then: what must hold afterwards.
+        check: what must hold afterwards.
         options: of the command.
         base: settings before ``arguments``.
     """
@@ -87,7 +87,7 @@ class Row:
     phrases: tuple[str, ...]
     prepare: Callable[[World], object]
     fault: Callable[[pytest.MonkeyPatch], object]
-    then: Callable[[World, "Row"], None]
+    check: Callable[[World, "Row"], None]
     options: tuple[str, ...]
     base: tuple[str, ...]
 

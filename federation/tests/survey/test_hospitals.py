@@ -28,7 +28,7 @@ def central():
     """Cells of the same training rows, read with the standard library: (hospital, column) -> cells,
     None for gaps.
     """
-    found = {}
+    columns = {}
     for hospital in HOSPITALS:
         settings = heart_disease(hospital)
         rows = list(csv.reader(settings.path.read_text().splitlines()))
@@ -36,51 +36,51 @@ def central():
         for k, name in enumerate(NAMES):
             cells = [rows[i][k] for i in train]
             gaps = {"?"} | ({"0"} if name == "chol" else set())
-            found[hospital, name] = [None if cell in gaps else float(cell) for cell in cells]
-    return found
+            columns[hospital, name] = [None if cell in gaps else float(cell) for cell in cells]
+    return columns
 
 
-def known(central, column, hospitals=HOSPITALS):
+def values(central, column, hospitals=HOSPITALS):
     """The numbers of a column."""
     return np.array([cell for h in hospitals for cell in central[h, column] if cell is not None])
 
 
 def test_rows_and_gaps_are_those_of_the_files(result, central):
     for hospital in HOSPITALS:
-        told = result.silos[hospital].figures
-        assert told.rows == len(central[hospital, "age"])
-        for name, column in told.numbers.items():
+        figures = result.silos[hospital].figures
+        assert figures.rows == len(central[hospital, "age"])
+        for name, column in figures.numbers.items():
             gaps = sum(cell is None for cell in central[hospital, name])
-            few_known = told.rows - gaps < SURVEY.least
-            assert column.rest == (told.rows if few_known else gaps if gaps >= SURVEY.least else 0)
+            sparse = figures.rows - gaps < SURVEY.least
+            assert column.rest == (figures.rows if sparse else gaps if gaps >= SURVEY.least else 0)
 
 
 @pytest.mark.parametrize("column", ["age", "trestbps", "chol", "thalach", "oldpeak"])
 def test_pooled_moments_are_near_those_of_all_rows(result, central, column):
-    told, exact = moments(pooled(result.numbers(column).values())), known(central, column)
-    assert abs(told.mean - exact.mean()) < 0.1 * exact.std()
-    assert 0.85 < told.deviation / exact.std() < 1.02
+    ours, exact = moments(pooled(result.numbers(column).values())), values(central, column)
+    assert abs(ours.mean - exact.mean()) < 0.1 * exact.std()
+    assert 0.85 < ours.deviation / exact.std() < 1.02
 
 
 @pytest.mark.parametrize("column", [name for name in NAMES[:-1] if name not in CATEGORIES])
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.75, 0.95])
 def test_quantiles_of_all_rows_are_within_their_bounds(result, central, column, share):
     by_silo = result.numbers(column)
-    told = [h for h in HOSPITALS if by_silo[h].counts]
-    exact = np.quantile(known(central, column, told), share, method="inverted_cdf")
-    found = quantile([by_silo[h] for h in told], share, SURVEY.least)
-    low = -np.inf if found.low is None else found.low
-    high = np.inf if found.high is None else found.high
+    hospitals = [h for h in HOSPITALS if by_silo[h].counts]
+    exact = np.quantile(values(central, column, hospitals), share, method="inverted_cdf")
+    estimate = quantile([by_silo[h] for h in hospitals], share, SURVEY.least)
+    low = -np.inf if estimate.low is None else estimate.low
+    high = np.inf if estimate.high is None else estimate.high
     assert low < exact <= high
-    assert low <= found.value <= high
+    assert low <= estimate.value <= high
 
 
 @pytest.mark.parametrize("column", CATEGORIES)
 def test_categories_differ_from_all_rows_by_few_at_each_hospital(result, central, column):
-    told = pooled_names(result.names(column).values())
-    for name in told:
-        exact = int((known(central, column) == float(name)).sum())
-        assert abs(told[name] - exact) < len(HOSPITALS) * SURVEY.least
+    pooled_counts = pooled_names(result.names(column).values())
+    for name in pooled_counts:
+        exact = int((values(central, column) == float(name)).sum())
+        assert abs(pooled_counts[name] - exact) < len(HOSPITALS) * SURVEY.least
 
 
 def test_label_skew_is_that_of_the_rows(result, central):
@@ -88,22 +88,22 @@ def test_label_skew_is_that_of_the_rows(result, central):
         [sum(c <= 0 for c in central[h, "num"]), sum(c > 0 for c in central[h, "num"])]
         for h in HOSPITALS
     ]
-    told = [
+    disclosed = [
         [t.figures.classes.by_name.get(name, 0) for name in result.classes]
         for t in result.silos.values()
     ]
-    for mine, exact in zip(told, sick, strict=True):
+    for mine, exact in zip(disclosed, sick, strict=True):
         assert mine == exact or (min(exact) < SURVEY.least and sorted(mine) == [0, sum(exact)])
-    assert np.abs(emd(np.array(told)) - emd(np.array(sick))).max() < 0.2
+    assert np.abs(emd(np.array(disclosed)) - emd(np.array(sick))).max() < 0.2
 
 
 def test_no_single_hospital_tells_an_end_of_a_column(result, central):
     for column in ("age", "trestbps", "chol", "thalach"):
-        for hospital, told in result.numbers(column).items():
-            exact = known(central, column, [hospital])
-            if told.values:
-                assert exact.min() < told.values[0]
-                assert told.values[-1] < exact.max()
+        for hospital, disclosed in result.numbers(column).items():
+            exact = values(central, column, [hospital])
+            if disclosed.values:
+                assert exact.min() < disclosed.values[0]
+                assert disclosed.values[-1] < exact.max()
 
 
 def test_the_page_has_all_of_it(result, tmp_path):
@@ -112,8 +112,8 @@ def test_the_page_has_all_of_it(result, tmp_path):
     assert r"| switzerland | \< 10 | 83 |" in text
     html = path.read_text()
     assert all(
-        f'<h2 id="{part}-heading">' in html
-        for part in ("silos", "classes", "columns", "shift", "task")
+        f'<h2 id="{section}-heading">' in html
+        for section in ("silos", "classes", "columns", "shift", "task")
     )
     task = tomllib.loads((tmp_path / "task.toml").read_text())["task"]
     assert TaskSettings.model_validate(task).preprocessing.names == tuple(NAMES[:-1])
@@ -122,16 +122,16 @@ def test_the_page_has_all_of_it(result, tmp_path):
 
 def test_the_task_is_near_what_one_simulation_learns_of_all_rows(result, central):
     task = TaskSettings.model_validate(task_of(result))
-    by = {column.name: column for column in task.preprocessing.columns}
-    place = dict(
+    columns = {column.name: column for column in task.preprocessing.columns}
+    normalization = dict(
         zip(task.preprocessing.features, zip(task.shift, task.scale, strict=True), strict=True)
     )
     for column in ("age", "trestbps", "chol", "thalach"):
-        exact = known(central, column)
-        below = np.mean(exact < by[column].fill), np.mean(exact <= by[column].fill)
+        exact = values(central, column)
+        below = np.mean(exact < columns[column].fill), np.mean(exact <= columns[column].fill)
         assert below[0] - 0.05 < 0.5 < below[1] + 0.05
-        assert abs(place[column][0] - exact.mean()) < 0.1 * exact.std()
-        assert 0.75 < place[column][1] / exact.std() < 1.02
+        assert abs(normalization[column][0] - exact.mean()) < 0.1 * exact.std()
+        assert 0.75 < normalization[column][1] / exact.std() < 1.02
     assert task.classes == ("num <= 0", "num > 0")
-    assert by["chol"].missing == ("0",)
-    assert by["cp"].values == ("1", "2", "3", "4")
+    assert columns["chol"].missing == ("0",)
+    assert columns["cp"].values == ("1", "2", "3", "4")

@@ -55,9 +55,9 @@ def numbers(table):
     return np.array([np.nan if cell is MISSING else cell for cell in table.elements()], float)
 
 
-def both(column, coarser, other):
+def disclosures(column, coarser, settings):
     """Disclosures of a first survey and of one with another least count and fewer cells."""
-    return column.model_dump_json(), coarser(column, other).model_dump_json()
+    return column.model_dump_json(), coarser(column, settings).model_dump_json()
 
 
 @pytest.mark.parametrize("rows", range(LEAST, 13))
@@ -66,7 +66,7 @@ def test_numbers_do_not_leak_in_any_small_table(rows, cells):
     points = (MISSING, 0, 1, 5)
     later = SurveySettings(least=LEAST + 1, cells=2)
     answers = [
-        (t, both(safe_numbers(numbers(t), LEAST, cells), coarser_numbers, later))
+        (t, disclosures(safe_numbers(numbers(t), LEAST, cells), coarser_numbers, later))
         for t in tables(points, rows)
     ]
     assert leaks(answers, points) == []
@@ -76,14 +76,14 @@ def test_numbers_do_not_leak_in_any_small_table(rows, cells):
 def test_categories_do_not_leak_in_any_small_table(rows):
     points, later = (MISSING, "a", "b", "c"), SurveySettings(least=LEAST + 2)
 
-    def told(table):
-        return both(
+    def safe(table):
+        return disclosures(
             safe_names({k: n for k, n in table.items() if k}, table[MISSING], LEAST),
             coarser_names,
             later,
         )
 
-    assert leaks([(t, told(t)) for t in tables(points, rows)], points) == []
+    assert leaks([(t, safe(t)) for t in tables(points, rows)], points) == []
 
 
 @pytest.mark.parametrize("rows", range(LEAST, 13))
@@ -112,13 +112,13 @@ def test_the_attack_finds_what_simpler_rules_leak():
     def hidden(table):
         return tuple(table[cell] if table[cell] >= LEAST else "hidden" for cell in points)
 
-    def one_more(table):
-        told = {cell: n for cell, n in table.items() if n >= LEAST}
-        if told and 0 < table.total() - sum(told.values()) < LEAST:
-            del told[min(told, key=lambda cell: (told[cell], cell))]
-        return tuple(sorted(told.items()))
+    def hidden_and_next(table):
+        shown_cells = {cell: n for cell, n in table.items() if n >= LEAST}
+        if shown_cells and 0 < table.total() - sum(shown_cells.values()) < LEAST:
+            del shown_cells[min(shown_cells, key=lambda cell: (shown_cells[cell], cell))]
+        return tuple(sorted(shown_cells.items()))
 
-    for rule in (hidden, one_more):
+    for rule in (hidden, hidden_and_next):
         assert any(
             leaks([(t, rule(t)) for t in tables(points, rows)], points) for rows in range(LEAST, 13)
         )
@@ -132,27 +132,27 @@ columns = st.lists(
 @given(columns, st.integers(3, 10), st.sampled_from([2, 5, 100]))
 def test_what_is_told_of_numbers_is_safe_and_stays_as_it_is(column, least, cells):
     x = np.array(column)
-    told = safe_numbers(x, least, cells)
-    assert told.rows == len(x)
-    assert len(told.counts) <= cells
-    assert min(told.counts, default=least) >= min(least, group_size(len(x), least, cells))
-    assert told.rest == 0 or told.rest >= least
-    again = np.repeat([*told.values, np.nan], [*told.counts, told.rest])
-    assert safe_numbers(again, least, cells) == told
-    if told.values:
-        known = np.sort(x[np.isfinite(x)])
-        assert all(any(np.isclose(value, known, rtol=1e-3, atol=1e-12)) for value in told.values)
+    safe = safe_numbers(x, least, cells)
+    assert safe.rows == len(x)
+    assert len(safe.counts) <= cells
+    assert min(safe.counts, default=least) >= min(least, group_size(len(x), least, cells))
+    assert safe.rest == 0 or safe.rest >= least
+    rows = np.repeat([*safe.values, np.nan], [*safe.counts, safe.rest])
+    assert safe_numbers(rows, least, cells) == safe
+    if safe.values:
+        finite = np.sort(x[np.isfinite(x)])
+        assert all(any(np.isclose(value, finite, rtol=1e-3, atol=1e-12)) for value in safe.values)
 
 
 @given(
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1), st.integers(0, 30)
 )
 def test_what_is_told_of_categories_is_safe_and_stays_as_it_is(counts, missing):
-    told = safe_names(counts, missing + 10, 10)
-    assert told.rows == sum(counts.values()) + missing + 10
-    assert min(told.counts, default=10) >= 10
-    assert told.rest == 0 or told.rest >= 10
-    assert safe_names(told.by_name, told.rest, 10) == told
+    safe = safe_names(counts, missing + 10, 10)
+    assert safe.rows == sum(counts.values()) + missing + 10
+    assert min(safe.counts, default=10) >= 10
+    assert safe.rest == 0 or safe.rest >= 10
+    assert safe_names(safe.by_name, safe.rest, 10) == safe
     if sum(counts.values()) >= 10:
         labels = safe_classes(counts, 10)
         assert (labels.rows, labels.rest) == (sum(counts.values()), 0)
@@ -161,8 +161,8 @@ def test_what_is_told_of_categories_is_safe_and_stays_as_it_is(counts, missing):
 
 def test_ends_of_a_column_are_not_told():
     x = np.arange(100.0)
-    told = safe_numbers(x, 10, 100)
-    assert told == Numbers(values=tuple(4.0 + 10 * k for k in range(10)), counts=(10,) * 10)
+    safe = safe_numbers(x, 10, 100)
+    assert safe == Numbers(values=tuple(4.0 + 10 * k for k in range(10)), counts=(10,) * 10)
 
 
 def test_few_missing_rows_count_in_the_middle_and_few_known_ones_as_missing():

@@ -58,7 +58,7 @@ def table(folder, name="north", rows=400, wards="AAAB"):
     return data_settings(name="table", path=path, label_column="outcome", test_share=0.2)
 
 
-def asked(data, survey, disclosed=None, seed=0):
+def figures(data, survey, disclosed=None, seed=0):
     question = FiguresQuestion(columns=silo.columns(survey, data, 0).columns)
     return silo.figures(survey, question, data, 0, disclosed, generator(seed))
 
@@ -66,10 +66,10 @@ def asked(data, survey, disclosed=None, seed=0):
 @pytest.mark.parametrize("a", [0.1, 0.5, 0.9])
 def test_noise_has_the_distribution_of_its_formula(a):
     n = 200_000
-    drawn = geometric(n, a, generator())
+    samples = geometric(n, a, generator())
     for z in range(-3, 4):
         p = (1 - a) / (1 + a) * a ** abs(z)
-        assert abs((drawn == z).mean() - p) < 5 * sqrt(p * (1 - p) / n)
+        assert abs((samples == z).mean() - p) < 5 * sqrt(p * (1 - p) / n)
 
 
 @pytest.mark.long
@@ -94,29 +94,29 @@ def test_one_row_that_differs_moves_the_counts_by_two_a_column(tmp_path):
         noisy.numbers("age"), noisy.categories("ward"), noisy.classes()
         counted.append(counts)
     assert all(len(counts) == noise.columns for counts in counted)
-    for one, other in product(counted, counted):
-        assert all(np.abs(a - b).sum() <= 2 for a, b in zip(one, other, strict=True))
+    for counts_a, counts_b in product(counted, counted):
+        assert all(np.abs(a - b).sum() <= 2 for a, b in zip(counts_a, counts_b, strict=True))
     a = exp(-noise.epsilon / (2 * noise.columns))
     assert a ** (-2 * noise.columns) == pytest.approx(exp(noise.epsilon))
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=8), st.integers(0, 100))
 def test_counts_are_made_to_sum_to_the_rows(noisy, rows):
-    told = apportioned(np.array(noisy), rows)
-    assert told.sum() == rows
-    assert (told >= 0).all()
+    rounded = apportioned(np.array(noisy), rows)
+    assert rounded.sum() == rows
+    assert (rounded >= 0).all()
     above = np.maximum(noisy, 0)
     if above.sum() == rows:
-        assert (told == above).all()
+        assert (rounded == above).all()
     if above.sum():
-        assert (np.abs(told - above * rows / above.sum()) < 1).all()
+        assert (np.abs(rounded - above * rows / above.sum()) < 1).all()
     else:
-        assert told[-1] == rows
+        assert rounded[-1] == rows
 
 
 def test_with_little_noise_agreed_cells_are_told_in_their_safe_form(tmp_path):
     data, survey = table(tmp_path, wards="AAAAABBBBC"), with_noise(EXACT)
-    reply, _ = asked(data, survey)
+    reply, _ = figures(data, survey)
     raw = read_raw(data, 0, 0)
     ages, n = raw.numbers("age"), len(raw.rows)
     middles = np.select([ages < 40, ages < 60], [30.0, 50.0], 70.0)
@@ -133,25 +133,25 @@ def test_with_little_noise_agreed_cells_are_told_in_their_safe_form(tmp_path):
 @pytest.mark.long
 def test_much_noise_changes_what_is_told_and_keeps_its_form(tmp_path):
     data = table(tmp_path)
-    told = [asked(data, with_noise(0.01), seed=seed)[0] for seed in range(5)]
-    assert len({reply.model_dump_json() for reply in told}) > 1
-    assert all(FiguresReply.model_validate(reply.model_dump()) == reply for reply in told)
+    replies = [figures(data, with_noise(0.01), seed=seed)[0] for seed in range(5)]
+    assert len({reply.model_dump_json() for reply in replies}) > 1
+    assert all(FiguresReply.model_validate(reply.model_dump()) == reply for reply in replies)
 
 
 def test_what_was_told_with_noise_is_told_again(tmp_path):
     data, survey = table(tmp_path), with_noise(0.5)
-    first, told = asked(data, survey)
-    assert asked(data, survey, told, seed=1) == (first, told)
-    without = SurveySettings()
-    question = FiguresQuestion(columns=silo.columns(without, data, 0).columns)
-    assert silo.figures(without, question, data, 0, told)[0] == first
+    first, disclosed = figures(data, survey)
+    assert figures(data, survey, disclosed, seed=1) == (first, disclosed)
+    noiseless = SurveySettings()
+    question = FiguresQuestion(columns=silo.columns(noiseless, data, 0).columns)
+    assert silo.figures(noiseless, question, data, 0, disclosed)[0] == first
 
 
 def test_columns_without_agreed_cells_are_not_offered(tmp_path):
     data = table(tmp_path)
     survey = with_noise(1.0, edges={"age": EDGES, "other": (0.0, 1.0)})
     assert [(f.name, f.kind) for f in silo.columns(survey, data, 0).columns] == [("age", "number")]
-    reply, _ = asked(data, survey)
+    reply, _ = figures(data, survey)
     assert not reply.names
     assert reply.classes.counts == ()
     as_category = FiguresQuestion(columns=(ColumnSpec(name="age", kind="category"),))
@@ -175,7 +175,7 @@ def test_the_page_says_so_and_the_task_is_made_from_noisy_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"epsilon": 0, "edges": {"age": EDGES}},
         {"epsilon": 1},
@@ -187,17 +187,17 @@ def test_the_page_says_so_and_the_task_is_made_from_noisy_counts(tmp_path):
         {"epsilon": 1, "classes": ("ill", "ill")},
     ],
 )
-def test_cells_that_cannot_be_counted_are_refused(wrong):
+def test_cells_that_cannot_be_counted_are_refused(invalid):
     with pytest.raises(ValidationError):
-        Noise(**wrong)
+        Noise(**invalid)
 
 
 def test_bins_of_a_target_tell_no_column_of_its_name(tmp_path):
     """Both would be counted, by the epsilon of one."""
-    found = silo.columns(SurveySettings(), table(tmp_path), 0)
+    columns = silo.columns(SurveySettings(), table(tmp_path), 0)
     noise = Noise(epsilon=1.0, edges={"age": EDGES})
-    assert [form.name for form in agreed_columns(found, noise).columns] == ["age"]
-    assert agreed_columns(found.model_copy(update={"labels": ("age",)}), noise).columns == ()
+    assert [column.name for column in agreed_columns(columns, noise).columns] == ["age"]
+    assert agreed_columns(columns.model_copy(update={"labels": ("age",)}), noise).columns == ()
 
 
 def test_a_page_of_a_survey_that_tells_no_class_has_no_table_of_classes(tmp_path):

@@ -40,7 +40,7 @@ def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
     )
 
 
-def asked(data, survey=SURVEY, disclosed=None, **kinds):
+def figures(data, survey=SURVEY, disclosed=None, **kinds):
     """One silo's answer to a question derived from its own columns, with some declared as other
     kinds.
     """
@@ -50,12 +50,12 @@ def asked(data, survey=SURVEY, disclosed=None, **kinds):
 
 
 def test_nothing_of_a_value_is_told_with_the_columns(tmp_path):
-    found = silo.columns(SURVEY, table(tmp_path), 0)
-    assert [(spec.name, spec.kind) for spec in found.columns] == [
+    reply = silo.columns(SURVEY, table(tmp_path), 0)
+    assert [(spec.name, spec.kind) for spec in reply.columns] == [
         ("age", "number"), ("ward", "category"), ("visit", "date")
     ]  # fmt: skip
-    assert (found.targets, found.classes, found.labels) == ("classes", (), ())
-    assert found.rows < ROWS
+    assert (reply.targets, reply.classes, reply.labels) == ("classes", (), ())
+    assert reply.rows < ROWS
 
 
 def test_a_silo_with_fewer_rows_than_the_least_count_tells_nothing(tmp_path):
@@ -87,14 +87,14 @@ def test_a_question_for_more_than_was_offered_is_refused(tmp_path, survey, colum
     ("name", "kind"), [("ward", "number"), ("ward", "date"), ("age", "date"), ("visit", "number")]
 )
 def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, name, kind, rare):
-    def one(lines):
+    def edited(lines):
         return [lines[0], lines[1].replace(",A,", f",{rare},"), *lines[2:]]
 
     spec = ColumnSpec(name=name, kind=kind, missing=("A", "B"))
     with pytest.raises(
         ProtocolError, match=f"asks about column {name} as {kind}, but it was offered as"
     ):
-        silo.figures(SURVEY, FiguresQuestion(columns=(spec,)), table(tmp_path, change=one), 0)
+        silo.figures(SURVEY, FiguresQuestion(columns=(spec,)), table(tmp_path, change=edited), 0)
 
 
 def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
@@ -113,22 +113,22 @@ def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
 
 
 def test_what_was_told_is_told_again_whatever_the_data_are_now(tmp_path):
-    first, told = asked(table(tmp_path))
-    assert asked(table(tmp_path), disclosed=told) == (first, told)
+    first, disclosed = figures(table(tmp_path))
+    assert figures(table(tmp_path), disclosed=disclosed) == (first, disclosed)
     changed = table(tmp_path, change=lambda lines: [lines[0], *(f"7{line}" for line in lines[1:])])
-    assert asked(changed)[0] != first
-    assert asked(changed, disclosed=told) == (first, told)
+    assert figures(changed)[0] != first
+    assert figures(changed, disclosed=disclosed) == (first, disclosed)
 
 
 def test_new_rows_are_not_told_by_a_difference(tmp_path):
-    first, told = _of_age(tmp_path)
-    more = table(tmp_path, rows=ROWS + 5)
-    reply, now = asked(more, disclosed=told)
+    first, disclosed = _of_age(tmp_path)
+    larger = table(tmp_path, rows=ROWS + 5)
+    reply, updated = figures(larger, disclosed=disclosed)
     assert reply.numbers == first.numbers
     assert reply.rows == first.rows
     assert set(reply.withheld) == {"ward", "visit"}
     assert "could be derived by a difference" in reply.withheld["ward"]
-    assert now == told
+    assert updated == disclosed
 
 
 def _of_age(folder):
@@ -137,21 +137,21 @@ def _of_age(folder):
 
 
 def test_a_column_is_told_in_one_kind_only(tmp_path):
-    _, told = asked(table(tmp_path))
-    reply, now = asked(table(tmp_path), disclosed=told, age="category")
+    _, disclosed = figures(table(tmp_path))
+    reply, updated = figures(table(tmp_path), disclosed=disclosed, age="category")
     assert set(reply.withheld) == {"age"}
     assert "would be reported twice" in reply.withheld["age"]
-    assert now == told
+    assert updated == disclosed
 
 
 def test_another_least_count_coarsens_what_was_told(tmp_path):
-    first, told = asked(table(tmp_path))
-    second, now = asked(table(tmp_path), SurveySettings(least=20, cells=3), told)
+    first, disclosed = figures(table(tmp_path))
+    second, updated = figures(table(tmp_path), SurveySettings(least=20, cells=3), disclosed)
     assert set(second.numbers["age"].values) <= set(first.numbers["age"].values)
     assert min(second.numbers["age"].counts) >= 20
     assert len(second.numbers["age"].counts) <= 3
-    assert now == told
-    third, _ = asked(table(tmp_path), SurveySettings(least=3, cells=1000), told)
+    assert updated == disclosed
+    third, _ = figures(table(tmp_path), SurveySettings(least=3, cells=1000), disclosed)
     assert third == first
 
 
@@ -164,8 +164,8 @@ def test_numbers_at_one_silo_and_names_at_another_are_categories_for_both(tmp_pa
         "visit": "date",
     }
     assert result.names("ward")["south"].names == ("1", "2")
-    by = TaskSettings.model_validate(task_of(result)).preprocessing
-    assert by.columns[1].values == ("1", "2", "A", "B")
+    preprocessing = TaskSettings.model_validate(task_of(result)).preprocessing
+    assert preprocessing.columns[1].values == ("1", "2", "A", "B")
 
 
 def test_columns_of_some_silos_only_are_named(tmp_path):
@@ -183,8 +183,8 @@ def test_columns_of_some_silos_only_are_named(tmp_path):
 
 def test_who_leaves_the_others_no_common_column_is_named(tmp_path):
     honest = silo.columns(SURVEY, table(tmp_path), 0)
-    alone = honest.model_copy(update={"columns": (ColumnSpec(name="x", kind="number"),)})
-    silos = {"north": honest, "south": alone, "west": honest}
+    outlier = honest.model_copy(update={"columns": (ColumnSpec(name="x", kind="number"),)})
+    silos = {"north": honest, "south": outlier, "west": honest}
     with pytest.raises(DataError, match="south lacks columns that most have: age, visit, ward"):
         agreeing.common_question(SURVEY, silos)
     fewer = honest.model_copy(update={"columns": honest.columns[1:]})
@@ -203,14 +203,14 @@ def test_what_one_silo_decides_for_all_is_noted_with_its_name(tmp_path):
     )
     false = honest.model_copy(update={"rows": 100 * honest.rows, "columns": lie})
     marked = (age, ward, visit.model_copy(update={"missing": ("-9",)}))
-    other = honest.model_copy(update={"columns": marked})
-    _, notes = agreeing.common_question(SURVEY, {"south": false, "north": honest, "west": other})
+    west = honest.model_copy(update={"columns": marked})
+    _, notes = agreeing.common_question(SURVEY, {"south": false, "north": honest, "west": west})
     assert [note for note in notes if note.startswith("north")] == []
     south = [note for note in notes if note.startswith("south")]
     assert [
-        word
-        for word in ("ward: A, B", "numbers or dates: age", "claims")
-        if sum(word in note for note in south) != 1
+        phrase
+        for phrase in ("ward: A, B", "numbers or dates: age", "claims")
+        if sum(phrase in note for note in south) != 1
     ] == []
     assert any(note.startswith("west marks gaps") and "visit: -9" in note for note in notes)
     assert any("more than 50 markers of gaps in visit" in note for note in notes)
@@ -218,10 +218,10 @@ def test_what_one_silo_decides_for_all_is_noted_with_its_name(tmp_path):
 
 
 def test_silos_of_different_kinds_are_told_apart(tmp_path):
-    one = silo.columns(SURVEY, table(tmp_path), 0)
-    other = one.model_copy(update={"kind": "image", "shape": (4, 4, 1)})
+    table_columns = silo.columns(SURVEY, table(tmp_path), 0)
+    image_columns = table_columns.model_copy(update={"kind": "image", "shape": (4, 4, 1)})
     with pytest.raises(DataError, match="silo south has kind image, north table"):
-        agreeing.common_question(SURVEY, {"north": one, "south": other})
+        agreeing.common_question(SURVEY, {"north": table_columns, "south": image_columns})
 
 
 def images(folder, seed):
@@ -237,11 +237,11 @@ def test_images_are_told_by_their_intensities(tmp_path):
     (north, _), (south, _) = images(tmp_path, 1), images(tmp_path, 2)
     result = surveyed({"north": north, "south": south})
     task = TaskSettings.model_validate(task_of(result))
-    seen = []
+    pixels = []
     for data in (north, south):
         raw = read_raw(data, 0, 0)
-        seen.append(raw.dataset.x[raw.rows].astype(float))
-    every = np.concatenate(seen)
+        pixels.append(raw.dataset.x[raw.rows].astype(float))
+    every = np.concatenate(pixels)
     assert task.input_shape == (6, 5, 2)
     assert task.classes == ("0", "1")
     assert np.allclose(task.shift, every.mean(axis=(0, 1, 2)), rtol=0.02)
@@ -277,12 +277,9 @@ def test_texts_are_told_by_words_in_enough_of_them(tmp_path):
     assert set(task.words) == {"the", "film", "was", "fine", "poor", "again"}
     assert task.vocabulary == 8
     assert task.input_shape == (8,)
-    for told in result.silos.values():
-        assert all(
-            n == told.figures.rows or told.figures.rows - n >= 10
-            for n in told.figures.words.values()
-        )
-        assert all(told.figures.words[word] == told.figures.rows for word in ("the", "film", "was"))
+    for answer in (reply.figures for reply in result.silos.values()):
+        assert all(n == answer.rows or answer.rows - n >= 10 for n in answer.words.values())
+        assert all(answer.words[word] == answer.rows for word in ("the", "film", "was"))
 
 
 def outcomes(folder, seed, heads, line):
@@ -308,10 +305,10 @@ def test_times_to_an_event_become_intervals(tmp_path):
         for k, name in enumerate(("north", "south"))
     }
     result = surveyed(data)
-    (told,) = result.targets().values()
+    (target_columns,) = result.targets().values()
     task = TaskSettings.model_validate(task_of(result))
     assert 5 <= len(task.time_edges) <= 10
-    for name, column in told.items():
+    for name, column in target_columns.items():
         raw = read_raw(data[name], 0, 0)
         assert sum(column.counts) == raw.dataset.y[raw.rows, 1].sum()
 
@@ -379,13 +376,13 @@ def test_hostile_names_and_numbers_are_refused():
 
 def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
     data, survey = table(tmp_path), SurveySettings(cells=4)
-    own = silo.columns(survey, data, 0)
-    question, _ = agreeing.common_question(survey, {"north": own})
+    columns = silo.columns(survey, data, 0)
+    question, _ = agreeing.common_question(survey, {"north": columns})
     reply, _ = silo.figures(survey, question, data, 0)
     n = reply.rows
-    agreeing.require_answered(survey, question, own, reply, n)
+    agreeing.require_answered(survey, question, columns, reply, n)
     fives = Numbers(values=(1.0, 2.0, 3.0, 4.0, 5.0), counts=(10, 10, 10, 10, n - 40))
-    for change, why in (
+    for change, message in (
         ({"classes": None}, "other labels"),
         ({"targets": {"more": Numbers(rest=n)}}, "other labels"),
         ({"numbers": {**reply.numbers, "age": fives}}, "more than 4 cells"),
@@ -396,10 +393,10 @@ def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
         ({"names": {"ward": Names(names=("A",), counts=(n - 1,), rest=1)}}, "fewer than 10"),
         ({"words": {"word": 1}}, "fewer than 10"),
     ):
-        with pytest.raises(ProtocolError, match=why):
-            agreeing.require_answered(survey, question, own, reply.model_copy(update=change), n)
+        with pytest.raises(ProtocolError, match=message):
+            agreeing.require_answered(survey, question, columns, reply.model_copy(update=change), n)
     with pytest.raises(ProtocolError, match=f"not 10 to {n - 1}"):
-        agreeing.require_answered(survey, question, own, reply, n - 1)
+        agreeing.require_answered(survey, question, columns, reply, n - 1)
 
 
 def test_a_page_shows_names_as_text(tmp_path):

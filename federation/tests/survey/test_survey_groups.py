@@ -30,18 +30,18 @@ def test_the_largest_group_is_that_of_the_training_rows(rows, columns, largest, 
 
 
 @pytest.mark.parametrize(
-    ("noise", "said"),
+    ("noise", "phrases"),
     [
         (None, ("up to 3 training rows", "a cell of 10 may be of 4 alone")),
         (Noise(epsilon=1.5, classes=("0", "1")), ("up to 3 training rows", "epsilon is 4.5")),
     ],
 )
-def test_a_survey_says_how_little_it_protects_a_patient(noise, said):
+def test_a_survey_says_how_little_it_protects_a_patient(noise, phrases):
     federation, survey = SimpleNamespace(server="host:1"), SurveySettings(noise=noise)
     lines = list(texts(departing_in_survey(federation, survey, 3)))
-    assert any(all(words in line for words in said) for line in lines)
-    alone = texts(departing_in_survey(federation, survey, 1))
-    assert not any("training rows" in line for line in alone)
+    assert any(all(phrase in line for phrase in phrases) for line in lines)
+    single_row_lines = texts(departing_in_survey(federation, survey, 1))
+    assert not any("training rows" in line for line in single_row_lines)
 
 
 def test_a_check_shows_what_epsilon_of_a_row_is_for_a_patient():

@@ -33,8 +33,8 @@ def path(tmp_path_factory):
         }
         names = {"ward": Names(names=("a rather long name of a ward", "b"), counts=(30, 30))}
         classes = Names(names=("ill", "well")[k % 2 :], counts=(30, 30)[k % 2 :], rest=30 * (k % 2))
-        told = FiguresReply(rows=60, numbers=numbers, names=names, classes=classes)
-        silos[f"hospital-number-{k}"] = SiloDisclosure(columns=columns, figures=told)
+        reply = FiguresReply(rows=60, numbers=numbers, names=names, classes=classes)
+        silos[f"hospital-number-{k}"] = SiloDisclosure(columns=columns, figures=reply)
     question = FiguresQuestion(columns=tuple(specs))
     absent = {"clinic": "it is not connected"}
     result = SurveyResult(survey=SurveySettings(), question=question, silos=silos, absent=absent)
@@ -48,14 +48,14 @@ def test_the_page_fits_and_opens_nothing_else(browser, path, width):
     browser.get("about:blank")
     browser.get_log("performance"), browser.get_log("browser")
     browser.get(path.as_uri())
-    wide, seen = browser.execute_script(
+    wide, window = browser.execute_script(
         "return [document.documentElement.scrollWidth, window.innerWidth]"
     )
-    assert wide <= seen
+    assert wide <= window
     assert browser.get_log("browser") == []
-    asked = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    log = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = {
-        m["params"]["request"]["url"] for m in asked if m["method"] == "Network.requestWillBeSent"
+        m["params"]["request"]["url"] for m in log if m["method"] == "Network.requestWillBeSent"
     }
     assert urls == {path.as_uri()}
     sections = browser.execute_script(
