@@ -48,7 +48,7 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
 
 
 @pytest.mark.parametrize(
-    ("request", "passes"),
+    ("asgi", "passes"),
     [
         (scope("/v1/fleet/pull-messages"), True),
         (scope("/health"), True),
@@ -107,9 +107,9 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
         ({"type": "lifespan"}, True),
     ],
 )
-def test_the_gate_lets_strangers_to_the_fleet_only(request, passes):
-    assert gate.is_allowed({**request, "state": {gate.OWN_ACCOUNT: True}}) is passes
-    assert gate.is_allowed(request) is (passes and request.get("path") != "/v1/control/start-run")
+def test_the_gate_lets_strangers_to_the_fleet_only(asgi, passes):
+    assert gate.is_allowed({**asgi, "state": {gate.OWN_ACCOUNT: True}}) is passes
+    assert gate.is_allowed(asgi) is (passes and asgi.get("path") != "/v1/control/start-run")
 
 
 def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch):

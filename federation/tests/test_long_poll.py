@@ -12,17 +12,8 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, Push
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 
 from pomona_federation.server import long_poll
-from pomona_federation.server.gate import ANSWERS, PIECE
-from pomona_federation.server.long_poll import (
-    ACTIVATE,
-    PIPE,
-    PULL,
-    PUSH,
-    Arrivals,
-    LongPoll,
-    Waker,
-    notify,
-)
+from pomona_federation.server.gate import ACTIVATE, ANSWERS, PIECE
+from pomona_federation.server.long_poll import PIPE, PULL, PUSH, Arrivals, LongPoll, Waker, notify
 
 PULL_REPLIES = "/v1/runtime/pull-messages"
 NODES = "/v1/runtime/get-nodes"
