@@ -49,6 +49,7 @@ class Body(Settings):
 
     kind: ClassVar[str]
     longest: ClassVar[int] = 2**16  # longest JSON text that is read, in characters
+    most_keys: ClassVar[int] = 2**21  # each invalid one takes kilobytes
 
     @property
     def statement(self) -> dict[str, Any]:
@@ -120,7 +121,9 @@ class Renewal(Settings):
     """A silo whose key was renewed: all its keys, with the current one last."""
 
     silo: SiloName
-    keys: tuple[CertifiedKey, ...] = Field(min_length=2, max_length=RENEWALS + 1)
+    keys: Annotated[
+        tuple[CertifiedKey, ...], Field(min_length=2, max_length=RENEWALS + 1), FailFast()
+    ]
 
 
 class Task(Body):
@@ -245,7 +248,7 @@ class Answer(Body):
     """
 
     kind = "answer"
-    longest = 16 * 2**20
+    longest, most_keys = 16 * 2**20, 2**15  # a score has 10 keys
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
@@ -255,7 +258,7 @@ class Answer(Body):
     uplink: Sha256 | Literal[""] = ""
     rows: dict[Label, Hex] = Field({}, max_length=20)
     loss: Measured | None = None
-    scores: tuple[Score, ...] = Field((), max_length=2 * MOST_JUDGED)
+    scores: Annotated[tuple[Score, ...], Field(max_length=2 * MOST_JUDGED), FailFast()] = ()
     seconds: Seconds = 0.0
     fault: Line = ""
     missing: Hashes = ()
@@ -318,6 +321,8 @@ def read(body_type: type[B], text: str) -> B:
         raise ProtocolError(
             f"a {body_type.kind} of {len(text)} characters; the limit is {body_type.longest}"
         )
+    if text.count(":") > body_type.most_keys:
+        raise ProtocolError(f"a {body_type.kind} of more than {body_type.most_keys} keys")
     try:
         return body_type.model_validate_json(text)
     except ValidationError as fault:
