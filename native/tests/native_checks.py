@@ -20,9 +20,9 @@ KINDS = native.kinds()
 BOUND = 5e-6
 
 
-def samples(n, shape, seed=0, kind=np.uint8, classes=3):
+def samples(n, shape, seed=0, dtype=np.uint8, classes=3):
     draw = np.random.Generator(np.random.Philox(seed))
-    x = draw.integers(0, 256, (n, *shape)).astype(kind)
+    x = draw.integers(0, 256, (n, *shape)).astype(dtype)
     channels = shape[-1]
     shift = torch.tensor(draw.uniform(100, 150, channels), dtype=torch.float32)
     scale = torch.tensor(draw.uniform(40, 80, channels), dtype=torch.float32)
@@ -37,13 +37,13 @@ def computation(module, data, bf16=False, criterion=cross_entropy, buffers="loca
     return Computation(module, space, data, criterion, "bf16" if bf16 else "fp32", 1)
 
 
-def step_of(module, data, kind="", bf16=False):
-    return NativeNetwork.build(native.load(kind or KINDS[0]), computation(module, data, bf16))
+def step_of(module, data, variant="", bf16=False):
+    return NativeNetwork.build(native.load(variant or KINDS[0]), computation(module, data, bf16))
 
 
-def objective_of(module, data, kind="", bf16=False, buffers="local"):
+def objective_of(module, data, variant="", bf16=False, buffers="local"):
     task = computation(module, data, bf16, buffers=buffers)
-    return NativeObjective(task, NativeNetwork.build(native.load(kind or KINDS[0]), task))
+    return NativeObjective(task, NativeNetwork.build(native.load(variant or KINDS[0]), task))
 
 
 def refusal(module, data, bf16=False, criterion=cross_entropy):
@@ -53,15 +53,15 @@ def refusal(module, data, bf16=False, criterion=cross_entropy):
     return str(refused.value)
 
 
-def gradient(made, row, g, index):
+def gradient(network, row, g, index):
     """The loss of one row on one batch; its gradient is written into g."""
-    (loss,) = made.gradient(row.unsqueeze(0), g.unsqueeze(0), made.resident([index])).tolist()
+    (loss,) = network.gradient(row.unsqueeze(0), g.unsqueeze(0), network.resident([index])).tolist()
     return loss
 
 
-def outputs(made, row, index):
+def outputs(network, row, index):
     """The outputs of one row on one batch."""
-    return made.outputs(row.unsqueeze(0), made.resident([index]))
+    return network.outputs(row.unsqueeze(0), network.resident([index]))
 
 
 def exactly(module, data, index):
@@ -80,18 +80,18 @@ def exactly(module, data, index):
     return loss.item(), row
 
 
-def close(module, data, index, kind="", bound=BOUND):
+def close(module, data, index, variant="", bound=BOUND):
     """Compare loss and gradient; both draw dropout from the same seed. Return the network."""
     space = ParameterSpace(module)
     row, g = space.pack(module), torch.full((space.size,), torch.nan)
-    kept = row.clone()
-    made = step_of(module, data, kind)
+    copy = row.clone()
+    network = step_of(module, data, variant)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        loss = gradient(made, row, g, index)
-        assert torch.equal(row, kept)
+        loss = gradient(network, row, g, index)
+        assert torch.equal(row, copy)
         torch.manual_seed(1)
-        expected, wanted = exactly(module, data, index)
+        expected, expected_gradient = exactly(module, data, index)
     assert abs(loss - expected) <= 1e-6 * max(1, expected)
-    assert (g - wanted).norm() <= bound * wanted.norm()
-    return made
+    assert (g - expected_gradient).norm() <= bound * expected_gradient.norm()
+    return network

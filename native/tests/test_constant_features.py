@@ -16,9 +16,9 @@ pytestmark = pytest.mark.long
 ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1, "engine": "native"}
 
 
-def objective_of(name, **over):
+def objective_of(name, **settings):
     scenario = Scenario.prepare(
-        tiny("fedavg", model=ModelSettings(name=name), engine="native", **over)
+        tiny("fedavg", model=ModelSettings(name=name), engine="native", **settings)
     )
     return scenario.objective(), scenario.initial()
 
@@ -28,31 +28,31 @@ def objective_of(name, **over):
 def test_gradients_are_the_same_to_the_bit(model, augment):
     objective, row = objective_of(model, augment=augment)
     batches = [[objective.data.rows["train"][0][:5]], [objective.data.rows["train"][0][5:6]]]
-    for part in (*objective.layers, slice(len(row), len(row))):
-        kept, above = ConstantFeatures(), part.start
+    for columns in (*objective.layers, slice(len(row), len(row))):
+        cache, above = ConstantFeatures(), columns.start
         for epoch in range(3):
             W = row.clone().unsqueeze(0)
             W[:, above:] += 0.1 * epoch  # the layers below stay
             for step, indices in enumerate(batches):
                 views = [View(0, 1, 1, "ala", step)]
-                losses, G = objective.gradient(W, indices, above=above, views=views, cache=kept)
-                expected, wanted = objective.gradient(W, indices, None, above, views)
+                losses, G = objective.gradient(W, indices, above=above, views=views, cache=cache)
+                expected, expected_gradient = objective.gradient(W, indices, None, above, views)
                 assert torch.equal(losses, expected)
-                assert torch.equal(G, wanted)
+                assert torch.equal(G, expected_gradient)
 
 
 def test_beyond_the_limit_features_are_made_each_time():
-    made = []
+    computed = []
 
-    def make():
-        made.append(torch.ones(4))
-        return made[-1]
+    def compute():
+        computed.append(torch.ones(4))
+        return computed[-1]
 
-    kept = ConstantFeatures(limit=20)
+    cache = ConstantFeatures(limit=20)
     for _ in range(2):
-        assert kept.get("first", make) is made[0]
-        assert kept.get("second", make) is made[-1]
-    assert len(made) == 3
+        assert cache.get("first", compute) is computed[0]
+        assert cache.get("second", compute) is computed[-1]
+    assert len(computed) == 3
 
 
 @pytest.mark.parametrize("layers", [0, 1])
@@ -67,9 +67,9 @@ def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(mo
         return result, len(passes)
 
     ours, fewer = run()
-    monkeypatch.setattr(ConstantFeatures, "get", lambda self, batch, make: make())
-    theirs, more = run()
-    assert fewer < more
+    monkeypatch.setattr(ConstantFeatures, "get", lambda self, batch, compute: compute())
+    theirs, uncached = run()
+    assert fewer < uncached
     for client, model in theirs.models.items():
         assert all(torch.equal(model[name], ours.models[client][name]) for name in model)
     assert [r.loss for r in ours.rounds] == [r.loss for r in theirs.rounds]
@@ -82,4 +82,4 @@ def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(mo
         round(FedALA().sample_share * len(c.train))
         for c in Scenario.prepare(config).partition.clients
     ]
-    assert more - fewer == 5 * sum(-(-n // config.batch_size) for n in sizes)
+    assert uncached - fewer == 5 * sum(-(-n // config.batch_size) for n in sizes)

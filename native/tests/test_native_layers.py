@@ -33,14 +33,14 @@ CURVE = 5e-3  # of a loss, over some rounds: engines differ in rounding alone
 class Residual(nn.Module):
     """Two convolutions with a shortcut around them, which is a convolution if sizes differ."""
 
-    def __init__(self, before, after, stride, norm):
+    def __init__(self, inputs, outputs, stride, norm):
         super().__init__()
         self.residual = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False), norm(after), nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False), norm(after),
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), norm(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), norm(outputs),
         )  # fmt: skip
-        same = (before, 1) == (after, stride)
-        self.shortcut = nn.Sequential() if same else nn.Conv2d(before, after, 1, stride)
+        equal_shape = (inputs, 1) == (outputs, stride)
+        self.shortcut = nn.Sequential() if equal_shape else nn.Conv2d(inputs, outputs, 1, stride)
 
     def forward(self, x):
         return nn.functional.relu(self.residual(x) + self.shortcut(x))
@@ -93,44 +93,46 @@ NETWORKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", KINDS)
 @pytest.mark.parametrize("batch", [1, 10, 33])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_are_those_of_float64(name, batch, kind):
-    make, shape = NETWORKS[name]
+def test_gradients_are_those_of_float64(name, batch, variant):
+    create, shape = NETWORKS[name]
     with torch.random.fork_rng():
         torch.manual_seed(2)
-        module = make()
-    close(module, samples(40, shape, seed=batch), torch.arange(batch), kind)
+        module = create()
+    close(module, samples(40, shape, seed=batch), torch.arange(batch), variant)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", KINDS)
 @pytest.mark.parametrize("batch", [2, 11])
 @pytest.mark.parametrize(
-    ("make", "shape"),
+    ("create", "shape"),
     [
         (lambda: vectors(nn.BatchNorm1d(20), nn.ReLU()), (36,)),
         (lambda: residual(3, nn.BatchNorm2d), (12, 15, 3)),
     ],
 )
-def test_gradients_through_a_batchs_statistics_are_those_of_float64(make, shape, batch, kind):
+def test_gradients_through_a_batchs_statistics_are_those_of_float64(create, shape, batch, variant):
     """Of few numbers a mean over a batch amplifies rounding: PyTorch's float32 is as far off."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
-        module = make()
-    close(module, samples(40, shape), torch.arange(batch), kind, bound=5e-5 if batch == 2 else 1e-5)
+        module = create()
+    close(
+        module, samples(40, shape), torch.arange(batch), variant, bound=5e-5 if batch == 2 else 1e-5
+    )
 
 
 def test_resnet18_is_exact_to_float32():
     module = build(ModelSettings(name="resnet18"), (3, 64, 48), 3, seed=1)
-    made = close(module, samples(8, (64, 48, 3)), torch.arange(6), bound=2e-5)
-    assert made.has_statistics
+    network = close(module, samples(8, (64, 48, 3)), torch.arange(6), bound=2e-5)
+    assert network.has_statistics
 
 
-@pytest.mark.parametrize(("side", "bf16", "why"), [(65, False, "pixels"), (32, True, "in bf16")])
-def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, why):
+@pytest.mark.parametrize(("side", "bf16", "reason"), [(65, False, "pixels"), (32, True, "in bf16")])
+def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, reason):
     module, data = build(ModelSettings(name="vgg11"), (1, 64, side), 3), samples(2, (64, side, 1))
-    assert why in refusal(module, data, bf16)
+    assert reason in refusal(module, data, bf16)
     assert step_of(module, samples(2, (64, 64, 1))).large
 
 
@@ -142,7 +144,7 @@ def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, 
 )  # fmt: skip
 @settings(max_examples=120)
 def test_geometry_is_pytorchs(
-    channels, width, window, hop, padding, side, pool, large, batch, kind
+    channels, width, window, hop, padding, side, pool, large, batch, variant
 ):
     """Strided convolutions, by each of the ways to compute them, and pooling that overlaps, leaves
     gaps, or reaches over the edge, on images down to one pixel.
@@ -166,7 +168,7 @@ def test_geometry_is_pytorchs(
         torch.manual_seed(channels + 10 * width)
         patch.setattr(layers, "LARGE", large)
         module = nn.Sequential(*body, nn.Linear(features, 3))
-        close(module, samples(6, (side, side + 2, channels)), torch.arange(batch), kind)
+        close(module, samples(6, (side, side + 2, channels)), torch.arange(batch), variant)
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.booleans())
@@ -203,19 +205,19 @@ def test_a_gradient_is_the_slope_of_the_loss():
         torch.manual_seed(2)
         module = residual(2)
     data, space = samples(16, (9, 12, 2)), ParameterSpace(module)
-    made, row = step_of(module, data), space.pack(module)
+    network, row = step_of(module, data), space.pack(module)
     g, index = torch.empty_like(row), torch.arange(16)
-    gradient(made, row, g, index)
+    gradient(network, row, g, index)
     ahead, behind = (
-        gradient(made, row + sign * 3e-3 * g / g.norm(), torch.empty_like(g), index)
+        gradient(network, row + sign * 3e-3 * g / g.norm(), torch.empty_like(g), index)
         for sign in (1, -1)
     )
     assert (ahead - behind) / 6e-3 == pytest.approx(g.norm().item(), rel=3e-3)
 
 
-def texts(n=12, length=9, words=50, dtype=torch.int32):
+def texts(n=12, length=9, vocabulary=50, dtype=torch.int32):
     draw = torch.Generator().manual_seed(0)
-    x = torch.randint(0, words, (n, length), generator=draw, dtype=dtype)
+    x = torch.randint(0, vocabulary, (n, length), generator=draw, dtype=dtype)
     x[:, -2:] = 0  # padding
     rows = {"train": [torch.arange(n)], "test": [torch.arange(n)]}
     return DeviceDataset(x, torch.arange(n) % 4, None, None, rows, "classes")
@@ -235,10 +237,10 @@ class Bag(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("make", [fasttext, Bag])
-def test_gradients_of_word_vectors_are_those_of_float64(make, dtype):
+@pytest.mark.parametrize("create", [fasttext, Bag])
+def test_gradients_of_word_vectors_are_those_of_float64(create, dtype):
     for index in (torch.arange(12), torch.tensor([3]), torch.tensor([4, 4, 1])):
-        close(make(), texts(dtype=dtype), index)
+        close(create(), texts(dtype=dtype), index)
 
 
 @pytest.mark.parametrize(
@@ -250,24 +252,24 @@ def test_steps_of_word_vectors_are_pytorchs(changed):
     """Plain SGD leaves the vectors of words that a batch does not have; all else moves them."""
     module, data = fasttext(), texts()
     space = ParameterSpace(module)
-    start = space.pack(module)
+    initial = space.pack(module)
     settings = {k: v for k, v in changed.items() if k in ("momentum", "weight_decay")}
     round_ = replace(Round(1, 1, 0.05, 0.05, 1.0, 1, 6, 0.0, 0.0, 0, Optimizer()), **settings)
     pull = Pull(0.3, torch.ones(1, space.size)) if "pull" in changed else None
-    part = slice(20, space.size - 3) if "part" in changed else None
+    block = slice(20, space.size - 3) if "part" in changed else None
     rows = []
     by_torch = TorchObjective(module, space, data, cross_entropy)
     for objective in (by_torch, objective_of(module, data)):
-        W = start.unsqueeze(0).clone()
-        length = space.size if part is None else part.stop - part.start
+        W = initial.unsqueeze(0).clone()
+        length = space.size if block is None else block.stop - block.start
         moments = torch.zeros(1, length if round_.momentum else 0)
         for index in torch.arange(12).split(5):
-            objective.step(W, [index], moments, round_, None, pull, part)
+            objective.step(W, [index], moments, round_, None, pull, block)
         rows.append(W)
     assert_close(rows[1], rows[0], atol=2e-6, rtol=2e-6)
     untouched = space.padding[0]
-    same = torch.equal(rows[1][0, untouched], start[untouched])
-    assert same is not ("pull" in changed)
+    unchanged = torch.equal(rows[1][0, untouched], initial[untouched])
+    assert unchanged is not ("pull" in changed)
 
 
 @pytest.mark.parametrize("buffers", ["local", "average"])
@@ -279,14 +281,14 @@ def test_statistics_are_pytorchs(buffers):
     data, space = samples(11, (8, 9, 3)), ParameterSpace(module, buffers)
     by_torch = TorchObjective(module, space, data, cross_entropy)
     by_native = objective_of(module, data, buffers=buffers)
-    start = space.pack(module)
-    rows = [start.clone() for _ in range(2)]
+    initial = space.pack(module)
+    rows = [initial.clone() for _ in range(2)]
     for objective, row in zip((by_torch, by_native), rows, strict=True):
         for index in (torch.arange(5), torch.arange(5, 11)):
             objective.gradient(row.unsqueeze(0), [index])
         objective.data.rows["train"][0] = torch.arange(9)
     assert_close(rows[1], rows[0], atol=1e-5, rtol=1e-5)
-    assert torch.equal(rows[0], start) is (buffers == "local")
+    assert torch.equal(rows[0], initial) is (buffers == "local")
     for row in (rows[0], rows[0][: space.trained].clone()):  # the second has none in any case
         assert_close(
             by_native.outputs(row, 0, "test")[0], by_torch.outputs(row, 0, "test")[0],
@@ -298,8 +300,8 @@ def test_features_are_kept_where_one_value_leads_on():
     """A cut inside a block has two; below dropout or a batch's statistics nothing is constant."""
 
     def cuts(module, shape=(9, 12, 2)):
-        made = step_of(module, samples(4, shape))
-        return {made.prefix_length(layer.start) for layer in ParameterSpace(module).layers}
+        network = step_of(module, samples(4, shape))
+        return {network.prefix_length(layer.start) for layer in ParameterSpace(module).layers}
 
     # convolution, pooling and ReLU; 5 layers of the first block, 6 of the second; mean; linear
     assert cuts(residual(2)) == {0, 3, 8, 15}
@@ -314,7 +316,7 @@ def counted(module):
 
 
 @pytest.mark.parametrize(
-    ("forward", "why"),
+    ("forward", "reason"),
     [
         (lambda self, x: self.out(x if x.sum() > 0 else -x), "cannot be traced"),
         (lambda self, x: self.out(x * 2), "mul"),
@@ -327,25 +329,25 @@ def counted(module):
         (lambda self, x: self.out(x) if counted(self) else x, "not the same in each call"),
     ],
 )
-def test_other_forward_passes_are_left_to_pytorch(forward, why):
-    class Own(nn.Module):
+def test_other_forward_passes_are_left_to_pytorch(forward, reason):
+    class Network(nn.Module):
         def __init__(self):
             super().__init__()
             self.out = nn.Linear(3, 3)
 
-    Own.forward = forward
-    assert why in refusal(Own(), samples(4, (3,)))
+    Network.forward = forward
+    assert reason in refusal(Network(), samples(4, (3,)))
 
 
 def network(*layers, shape=(4, 5, 2)):
-    made = native.load(KINDS[0]).Network(*shape)
+    built = native.load(KINDS[0]).Network(*shape)
     for name, *arguments in layers:
-        getattr(made, name)(*arguments)
-    return made
+        getattr(built, name)(*arguments)
+    return built
 
 
 @pytest.mark.parametrize(
-    ("layers", "why"),
+    ("layers", "message"),
     [
         ([("pooling", (2, 2), (1, 1), (2, 0), False, False, False)], "half the window"),
         ([("pooling", (5, 2), (1, 1), (0, 0), False, False, False)], "larger than the image"),
@@ -360,55 +362,55 @@ def network(*layers, shape=(4, 5, 2)):
         ([("embedding", 9, 3, -1, 0)], "first layer, of texts"),
     ],
 )
-def test_the_door_refuses_layers(layers, why):
-    with pytest.raises(ValueError, match=why):
+def test_the_door_refuses_layers(layers, message):
+    with pytest.raises(ValueError, match=message):
         network(*layers)
 
 
-def called(made, size, x, **given):
+def loss_of(network, size, x, **changes):
     arguments = {
         "rows": torch.zeros(1, size), "gradients": torch.zeros(1, size), "x": x, "index": torch.tensor([1, 0]),
         "counts": [2], "targets": torch.tensor([2, 0]), "shift": torch.zeros(1), "scale": torch.ones(1),
     }  # fmt: skip
-    (loss,) = made.gradient(**(arguments | given))
+    (loss,) = network.gradient(**(arguments | changes))
     return loss
 
 
 def test_the_door_refuses_calls():
     x = torch.zeros(3, 4, 5, 2)
     dropping = network(("dropout",), ("linear", 3, False, 0, -1))
-    assert called(dropping, 120, x, masks=torch.ones(80)) > 0
+    assert loss_of(dropping, 120, x, masks=torch.ones(80)) > 0
     with pytest.raises(ValueError, match="masks"):
-        called(dropping, 120, x, masks=torch.ones(79))
+        loss_of(dropping, 120, x, masks=torch.ones(79))
     unread = network(("activation", "tanh"), ("linear", 3, False, 0, -1, 0))
     with pytest.raises(ValueError, match="read by none"):
-        called(unread, 120, x)
+        loss_of(unread, 120, x)
     normal = network(
         ("normalisation", 0, 1e-5, 0.1, False, -1, -1, 120, 122), ("linear", 3, False, 0, -1)
     )
-    assert called(normal, 124, x) > 0
+    assert loss_of(normal, 124, x) > 0
     shared = torch.zeros(244)
     with pytest.raises(ValueError, match="rows"):  # statistics in the row are written
-        called(normal, 124, x, rows=shared[:124].view(1, -1), shift=shared[123:124])
+        loss_of(normal, 124, x, rows=shared[:124].view(1, -1), shift=shared[123:124])
     with pytest.raises(ValueError, match="statistics"):
         normal.outputs(
             *(torch.zeros(1, n) for n in (120, 3)), x, torch.tensor([0]), [1], *[torch.ones(1)] * 2
         )
     reading = network(("embedding", 9, 3, -1, 0), ("linear", 3, False, 27, -1), shape=(1, 1, 4))
-    words = torch.full((3, 4), 8)
-    assert called(reading, 36, words) > 0
-    for word in (9, -1, 2**40):
+    numbers = torch.full((3, 4), 8)
+    assert loss_of(reading, 36, numbers) > 0
+    for number in (9, -1, 2**40):
         with pytest.raises(ValueError, match="vocabulary"):
-            called(reading, 36, torch.full((3, 4), word))
+            loss_of(reading, 36, torch.full((3, 4), number))
     with pytest.raises(ValueError, match="texts"):
-        called(reading, 36, words.float())
+        loss_of(reading, 36, numbers.float())
 
 
 def test_a_batch_of_one_number_has_no_statistics():
-    made = step_of(vectors(nn.BatchNorm1d(20)), samples(4, (36,)))
-    row = torch.ones(made.layer_ends[-1])
+    network = step_of(vectors(nn.BatchNorm1d(20)), samples(4, (36,)))
+    row = torch.ones(network.layer_ends[-1])
     with pytest.raises(ValueError, match="more than one"):
-        gradient(made, row, torch.empty_like(row), torch.tensor([2]))
+        gradient(network, row, torch.empty_like(row), torch.tensor([2]))
 
 
 def dropped(settings, input_shape, n_outputs, vocabulary):
@@ -459,6 +461,6 @@ def test_engines_evaluate_the_same_with_statistics(own_networks, buffers):
 @pytest.mark.parametrize("method", representatives(["fedavg", "apple"], ["apple"]))
 def test_results_do_not_depend_on_the_number_of_workers(own_networks, method, name):
     model = {"name": f"own_networks:{name}"}
-    one, two = (pomona.run(tiny(method, engine="native", model=model, workers=w)) for w in (1, 2))
-    assert one.evaluations == two.evaluations
-    assert [r.loss for r in one.rounds] == [r.loss for r in two.rounds]
+    a, b = (pomona.run(tiny(method, engine="native", model=model, workers=w)) for w in (1, 2))
+    assert a.evaluations == b.evaluations
+    assert [r.loss for r in a.rounds] == [r.loss for r in b.rounds]

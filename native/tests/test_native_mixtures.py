@@ -15,99 +15,99 @@ def rows(n, N, d, seed=0):
     """
     draw = torch.Generator().manual_seed(seed)
     randn = lambda *shape: torch.randn(*shape, generator=draw)  # noqa: E731
-    own = torch.randint(0, N, (n,), generator=draw)
-    return randn(n, N), own, randn(N, d), randn(n, d), randn(n, d), randn(n, d)
+    positions = torch.randint(0, N, (n,), generator=draw)
+    return randn(n, N), positions, randn(N, d), randn(n, d), randn(n, d), randn(n, d)
 
 
-def same(package, copies):
+def common(package, copies):
     """The rows of copies (N, d) for all clients."""
     return package.Copies([copies], None)
 
 
-def banks(own, copies, cores):
+def banks(positions, copies, cores):
     """What each client mixes (n, N, d), in float64."""
-    each = copies.double().repeat(len(own), 1, 1)
-    each[torch.arange(len(own)), own] = cores.double()
-    return each
+    mixed = copies.double().repeat(len(positions), 1, 1)
+    mixed[torch.arange(len(positions)), positions] = cores.double()
+    return mixed
 
 
 @given(st.integers(1, 8), st.integers(1, 14), st.integers(1, 70), st.sampled_from(KINDS))
 @settings(max_examples=150)
-def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, kind):
-    package, (p, own, copies, cores, g, v) = native.load(kind), rows(n, N, d, n + 20 * N)
-    before, each = cores.clone(), banks(own, copies, cores)
-    made, slopes = torch.full((n, d), torch.nan), torch.full((n, N), torch.nan)
-    package.mix(p, own, same(package, copies), cores, made)
-    assert torch.equal(cores, before)
-    terms = (p.double().unsqueeze(2) * each).abs().sum(1)
-    assert ((made - torch.einsum("ij,ijd->id", p.double(), each)).abs() <= 1e-6 * terms).all()
-    alone = torch.full((n, N), torch.nan)
-    package.products(own, same(package, copies), cores, g, alone)
-    assert torch.equal(cores, before)
+def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, variant):
+    package, (p, positions, copies, cores, g, v) = native.load(variant), rows(n, N, d, n + 20 * N)
+    initial, bank = cores.clone(), banks(positions, copies, cores)
+    mixture, slopes = torch.full((n, d), torch.nan), torch.full((n, N), torch.nan)
+    package.mix(p, positions, common(package, copies), cores, mixture)
+    assert torch.equal(cores, initial)
+    terms = (p.double().unsqueeze(2) * bank).abs().sum(1)
+    assert ((mixture - torch.einsum("ij,ijd->id", p.double(), bank)).abs() <= 1e-6 * terms).all()
+    products = torch.full((n, N), torch.nan)
+    package.products(positions, common(package, copies), cores, g, products)
+    assert torch.equal(cores, initial)
     velocity = v.clone()
-    package.move(p, own, same(package, copies), cores, g, velocity, slopes, 0.1, 0.9, 0.01)
-    assert torch.equal(alone, slopes)
-    sizes = torch.einsum("id,ijd->ij", g.double().abs(), each.abs())
-    assert ((slopes - torch.einsum("id,ijd->ij", g.double(), each)).abs() <= 1e-6 * sizes).all()
-    weight = p.gather(1, own.unsqueeze(1)).double()
-    moved = 0.9 * v.double() + weight * g.double() + 0.01 * before.double()
-    assert_close(velocity.double(), moved, atol=1e-5, rtol=1e-5)
-    assert_close(cores.double(), before.double() - 0.1 * moved, atol=1e-5, rtol=1e-5)
+    package.move(p, positions, common(package, copies), cores, g, velocity, slopes, 0.1, 0.9, 0.01)
+    assert torch.equal(products, slopes)
+    sizes = torch.einsum("id,ijd->ij", g.double().abs(), bank.abs())
+    assert ((slopes - torch.einsum("id,ijd->ij", g.double(), bank)).abs() <= 1e-6 * sizes).all()
+    weight = p.gather(1, positions.unsqueeze(1)).double()
+    expected = 0.9 * v.double() + weight * g.double() + 0.01 * initial.double()
+    assert_close(velocity.double(), expected, atol=1e-5, rtol=1e-5)
+    assert_close(cores.double(), initial.double() - 0.1 * expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_client_gets_the_same_bits_beside_any_others(kind):
+@pytest.mark.parametrize("variant", KINDS)
+def test_a_client_gets_the_same_bits_beside_any_others(variant):
     n, N, d = 7, 11, 20_011  # several tiles, of another size for another number of clients
-    package, (p, own, copies, cores, g, _) = native.load(kind), rows(n, N, d)
-    none, other = torch.empty(n, 0), copies.flip(1)
+    package, (p, positions, copies, cores, g, _) = native.load(variant), rows(n, N, d)
+    empty, flipped = torch.empty(n, 0), copies.flip(1)
 
-    def computed(some, held):
-        part = cores[some].clone()
-        made, slopes = torch.empty_like(part), torch.empty(len(part), N)
-        package.mix(p[some], own[some], held, part, made)
-        package.move(p[some], own[some], held, part, g[some], none[some], slopes, 0.1, 0.0, 0.0)
-        return made, part, slopes
+    def computed(ids, bank):
+        new = cores[ids].clone()
+        mixture, slopes = torch.empty_like(new), torch.empty(len(new), N)
+        package.mix(p[ids], positions[ids], bank, new, mixture)
+        package.move(p[ids], positions[ids], bank, new, g[ids], empty[ids], slopes, 0.1, 0.0, 0.0)
+        return mixture, new, slopes
 
-    def differ(alone, together, k):
-        return not all(torch.equal(a[0], b[k]) for a, b in zip(alone, together, strict=True))
+    def differ(single, results, k):
+        return not all(torch.equal(a[0], b[k]) for a, b in zip(single, results, strict=True))
 
-    together = computed(slice(0, n), same(package, copies))
+    batched = computed(slice(0, n), common(package, copies))
     # rows by number, each in memory of its own, of which every client has others
-    versions = [row.clone().unsqueeze(0) for row in (*copies, *other)]
+    versions = [row.clone().unsqueeze(0) for row in (*copies, *flipped)]
     index = torch.randint(0, 2, (n, N), generator=torch.Generator().manual_seed(0))
     numbered = computed(slice(0, n), package.Copies(versions, index * N + torch.arange(N)))
     for k in range(n):
-        alone = computed(slice(k, k + 1), same(package, copies))
-        assert not differ(alone, together, k)
-        mine = torch.where(index[k].bool().unsqueeze(1), other, copies)
-        alone = computed(slice(k, k + 1), same(package, mine))
-        assert not differ(alone, numbered, k)
+        single = computed(slice(k, k + 1), common(package, copies))
+        assert not differ(single, batched, k)
+        mine = torch.where(index[k].bool().unsqueeze(1), flipped, copies)
+        single = computed(slice(k, k + 1), common(package, mine))
+        assert not differ(single, numbered, k)
 
 
 def test_whole_numbers_are_mixed_without_error():
     """Also where all copies are one row in memory, as they are before anybody has trained."""
     draw = torch.Generator().manual_seed(1)
-    whole = lambda *shape: torch.randint(-3, 4, shape, generator=draw).float()  # noqa: E731
-    p = whole(4, 5)
-    own = torch.tensor([4, 0, 2, 2])
-    copies = whole(5, 3001)
-    cores = whole(4, 3001)
-    g = whole(4, 3001)
-    made, slopes = torch.empty(4, 3001), torch.empty(4, 5)
+    integers = lambda *shape: torch.randint(-3, 4, shape, generator=draw).float()  # noqa: E731
+    p = integers(4, 5)
+    positions = torch.tensor([4, 0, 2, 2])
+    copies = integers(5, 3001)
+    cores = integers(4, 3001)
+    g = integers(4, 3001)
+    mixture, slopes = torch.empty(4, 3001), torch.empty(4, 5)
     package = native.load(KINDS[0])
-    for held in (copies, copies[1].expand(5, -1)):
-        each = banks(own, held, cores)
-        package.mix(p, own, same(package, held), cores, made)
+    for rows in (copies, copies[1].expand(5, -1)):
+        mixed = banks(positions, rows, cores)
+        package.mix(p, positions, common(package, rows), cores, mixture)
         package.move(
-            p, own, same(package, held), cores, g, torch.empty(4, 0), slopes, 0.0, 0.0, 0.0
+            p, positions, common(package, rows), cores, g, torch.empty(4, 0), slopes, 0.0, 0.0, 0.0
         )
-        assert torch.equal(made.double(), torch.einsum("ij,ijd->id", p.double(), each))
-        assert torch.equal(slopes.double(), torch.einsum("id,ijd->ij", g.double(), each))
+        assert torch.equal(mixture.double(), torch.einsum("ij,ijd->id", p.double(), mixed))
+        assert torch.equal(slopes.double(), torch.einsum("id,ijd->ij", g.double(), mixed))
 
 
-def call(name, arguments):
+def run_entry(name, arguments):
     package = native.load(KINDS[0])
-    getattr(package, name)(**(arguments | {"copies": same(package, arguments["copies"])}))
+    getattr(package, name)(**(arguments | {"copies": common(package, arguments["copies"])}))
 
 
 SPOILT = [
@@ -130,9 +130,9 @@ SPOILT = [
 def test_the_door_to_mixing_refuses(spoilt):
     good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": torch.zeros(3, 5)}
     good |= {"cores": torch.zeros(2, 5), "made": torch.zeros(2, 5)}
-    call("mix", good)
+    run_entry("mix", good)
     with pytest.raises((ValueError, TypeError)):
-        call("mix", good | spoilt)
+        run_entry("mix", good | spoilt)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_the_door_to_moving_refuses(spoilt):
         "moments": torch.zeros(2, 5),
     }
     good |= {"slopes": torch.zeros(2, 3), "lr": 0.1, "momentum": 0.5, "decay": 0.0}
-    call("move", good)
+    run_entry("move", good)
     with pytest.raises((ValueError, TypeError)):
-        call("move", good | spoilt)
+        run_entry("move", good | spoilt)
 
 
 @pytest.mark.parametrize(
@@ -197,35 +197,35 @@ def test_the_door_refuses_to_write_over_what_it_reads():
         "copies": ROOM[:3],
         "cores": ROOM[3:5],
     }
-    call("mix", good | {"made": torch.zeros(2, 5)})
-    for made in (ROOM[3:5], ROOM[4:6], ROOM[:2], ROOM[2:4]):
+    run_entry("mix", good | {"made": torch.zeros(2, 5)})
+    for mixture in (ROOM[3:5], ROOM[4:6], ROOM[:2], ROOM[2:4]):
         with pytest.raises(ValueError, match=r"made.* shares memory"):
-            call("mix", good | {"made": made})
+            run_entry("mix", good | {"made": mixture})
     rates = {"lr": 0.1, "momentum": 0.5, "decay": 0.0}
     good |= {
         "gradients": torch.zeros(2, 5),
         "moments": torch.zeros(2, 5),
         "slopes": torch.zeros(2, 3),
     } | rates
-    call("move", good)
-    call("move", good | {"copies": ROOM[0].expand(3, -1), "gradients": ROOM[:2]})
-    call("move", good | {"momentum": 0.0, "moments": good["cores"]})  # unused without momentum
+    run_entry("move", good)
+    run_entry("move", good | {"copies": ROOM[0].expand(3, -1), "gradients": ROOM[:2]})
+    run_entry("move", good | {"momentum": 0.0, "moments": good["cores"]})  # unused without momentum
     shared = [
         {"copies": ROOM[2:5]}, {"copies": ROOM[:6:2]}, {"gradients": good["cores"]}, {"moments": good["cores"]},
         {"moments": good["gradients"]}, {"slopes": good["weights"]},
         {"slopes": ROOM.view(-1)[15:21].view(2, 3)},
     ]  # fmt: skip
-    for some in shared:
+    for change in shared:
         with pytest.raises(ValueError, match="shares memory"):
-            call("move", good | some)
-    of = {name: good[name] for name in ("own", "copies", "cores", "gradients")}
-    call("products", of | {"slopes": good["slopes"]})
+            run_entry("move", good | change)
+    arguments = {name: good[name] for name in ("own", "copies", "cores", "gradients")}
+    run_entry("products", arguments | {"slopes": good["slopes"]})
     for slopes in (ROOM.view(-1)[13:19].view(2, 3), ROOM.view(-1)[15:21].view(2, 3)):
         with pytest.raises(ValueError, match="shares memory"):
-            call("products", of | {"slopes": slopes})
+            run_entry("products", arguments | {"slopes": slopes})
     for spoilt in (
         {"slopes": torch.zeros(2, 2)},
         {"slopes": good["slopes"], "gradients": torch.zeros(2, 4)},
     ):
         with pytest.raises(ValueError, match="each client"):
-            call("products", of | spoilt)
+            run_entry("products", arguments | spoilt)

@@ -22,7 +22,7 @@ LR = 0.05
 class Problem:
     """A small convolutional network and images; the gradient of a row in float64 by PyTorch."""
 
-    def __init__(self, kind="", model="small", bf16=False):
+    def __init__(self, variant="", model="small", bf16=False):
         self.module = build(ModelSettings(name=model), (3, 20, 20), 3, seed=2)
         draw = torch.Generator().manual_seed(0)
         x = torch.randint(0, 256, (30, 20, 20, 3), generator=draw, dtype=torch.uint8)
@@ -31,7 +31,7 @@ class Problem:
             x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes"
         )
         self.space = ParameterSpace(self.module)
-        self.loop = objective_of(self.module, self.data, kind, bf16)
+        self.loop = objective_of(self.module, self.data, variant, bf16)
         self.W = torch.stack(
             [self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20]
         )
@@ -42,9 +42,9 @@ class Problem:
 
     def gradient(self, row, index):
         leaf = row.double().clone().requires_grad_()
-        named = {e.name: e.view(leaf) for e in self.space.parameters}
+        parameters = {e.name: e.view(leaf) for e in self.space.parameters}
         x, y = self.data.gather(index)
-        outputs = torch.func.functional_call(self.module.double(), named, (x.double(),))
+        outputs = torch.func.functional_call(self.module.double(), parameters, (x.double(),))
         loss = nn.functional.cross_entropy(outputs, y)
         (g,) = torch.autograd.grad(loss, leaf)
         self.module.float()
@@ -59,45 +59,45 @@ def round_of(momentum=0.0, decay=0.0):
     return Round(1, 1, LR, LR, 1.0, 1, 6, momentum, decay, 0, Optimizer())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", KINDS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("parts", [(0.3, True, False), (0.0, False, True), (0.3, True, True)])
-def test_a_pull_is_part_of_the_gradient(kind, momentum, parts):
-    problem, (weight, near, beside) = Problem(kind), parts
-    pull = Pull(weight, problem.near if near else None, problem.beside if beside else None)
+@pytest.mark.parametrize("terms", [(0.3, True, False), (0.0, False, True), (0.3, True, True)])
+def test_a_pull_is_part_of_the_gradient(variant, momentum, terms):
+    problem, (weight, proximal, constant) = Problem(variant), terms
+    pull = Pull(weight, problem.near if proximal else None, problem.beside if constant else None)
     W, v = problem.W.clone(), torch.zeros_like(problem.W) if momentum else problem.W[:, :0]
-    at, speed = problem.W.double(), torch.zeros_like(problem.W, dtype=torch.float64)
+    expected, speed = problem.W.double(), torch.zeros_like(problem.W, dtype=torch.float64)
     for _ in range(2):
         losses = problem.loop.step(W, problem.batch, v, round_of(momentum, 0.01), pull=pull)
-        wanted, g = problem.gradients(at)
-        assert_close(losses.double(), wanted.double(), atol=1e-5, rtol=1e-5)
-        extra = (weight * (at - problem.near) if near else 0) + (
-            problem.beside.double() if beside else 0
+        expected_losses, g = problem.gradients(expected)
+        assert_close(losses.double(), expected_losses.double(), atol=1e-5, rtol=1e-5)
+        extra = (weight * (expected - problem.near) if proximal else 0) + (
+            problem.beside.double() if constant else 0
         )
-        speed = momentum * speed + g + extra + 0.01 * at
-        at = at - LR * speed
-    assert_close(W.double(), at, atol=2e-6, rtol=2e-6)
+        speed = momentum * speed + g + extra + 0.01 * expected
+        expected = expected - LR * speed
+    assert_close(W.double(), expected, atol=2e-6, rtol=2e-6)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_part_moves_alone(kind, momentum):
-    problem = Problem(kind, "lenet")
+@pytest.mark.parametrize("variant", KINDS)
+def test_a_part_moves_alone(variant, momentum):
+    problem = Problem(variant, "lenet")
     first, second, third, last = problem.loop.layers
-    for part in (first, slice(second.start, third.stop), last):
+    for block in (first, slice(second.start, third.stop), last):
         W = problem.W.clone()
-        v = torch.full_like(W[:, part], 0.01) if momentum else W[:, :0]
-        losses = problem.loop.step(W, problem.batch, v, round_of(momentum), block=part)
-        wanted, g = problem.gradients(problem.W)
-        assert_close(losses.double(), wanted.double(), atol=1e-5, rtol=1e-5)
-        at = problem.W.double()
-        at[:, part] -= LR * (g[:, part] + momentum * 0.01)
-        assert_close(W.double(), at, atol=2e-6, rtol=2e-6)
-        before, after = slice(0, part.start), slice(part.stop, None)
-        assert torch.equal(W[:, before], problem.W[:, before])
-        assert torch.equal(W[:, after], problem.W[:, after])
+        v = torch.full_like(W[:, block], 0.01) if momentum else W[:, :0]
+        losses = problem.loop.step(W, problem.batch, v, round_of(momentum), block=block)
+        expected_losses, g = problem.gradients(problem.W)
+        assert_close(losses.double(), expected_losses.double(), atol=1e-5, rtol=1e-5)
+        expected = problem.W.double()
+        expected[:, block] -= LR * (g[:, block] + momentum * 0.01)
+        assert_close(W.double(), expected, atol=2e-6, rtol=2e-6)
+        lower, upper = slice(0, block.start), slice(block.stop, None)
+        assert torch.equal(W[:, lower], problem.W[:, lower])
+        assert torch.equal(W[:, upper], problem.W[:, upper])
         if momentum:
-            assert_close(v.double(), g[:, part] + momentum * 0.01, atol=2e-6, rtol=2e-5)
+            assert_close(v.double(), g[:, block] + momentum * 0.01, atol=2e-6, rtol=2e-5)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -105,29 +105,29 @@ def test_a_part_moves_alone(kind, momentum):
 def test_features_that_stay_give_the_same_bits(model, bf16):
     problem = Problem(KINDS[0], model, bf16)
     for layer in problem.loop.layers:
-        above, kept = layer.start, ConstantFeatures()
+        above, cache = layer.start, ConstantFeatures()
         views = [View(c, 0, 1, "ala", 0) for c in (0, 1)]
-        for moved in (0.0, 0.1):
+        for change in (0.0, 0.1):
             W = problem.W.clone()
-            W[:, above:] += moved
-            whole = problem.loop.gradient(W, problem.batch, above=above, views=views)
-            parts = problem.loop.gradient(W, problem.batch, above=above, views=views, cache=kept)
-            assert torch.equal(parts[0], whole[0])
-            assert torch.equal(parts[1], whole[1])
+            W[:, above:] += change
+            uncached = problem.loop.gradient(W, problem.batch, above=above, views=views)
+            cached = problem.loop.gradient(W, problem.batch, above=above, views=views, cache=cache)
+            assert torch.equal(cached[0], uncached[0])
+            assert torch.equal(cached[1], uncached[1])
 
 
 def test_features_are_those_that_came_first():
-    problem, kept, views = Problem(), ConstantFeatures(), [View(c, 0, 1, "ala", 0) for c in (0, 1)]
+    problem, cache, views = Problem(), ConstantFeatures(), [View(c, 0, 1, "ala", 0) for c in (0, 1)]
     above = problem.loop.layers[-1].start
-    first = problem.loop.gradient(problem.W, problem.batch, above=above, views=views, cache=kept)
-    other = problem.W.clone()
-    other[:, :above] += 1
+    first = problem.loop.gradient(problem.W, problem.batch, above=above, views=views, cache=cache)
+    changed = problem.W.clone()
+    changed[:, :above] += 1
     assert torch.equal(
-        problem.loop.gradient(other, problem.batch, above=above, views=views, cache=kept)[1],
+        problem.loop.gradient(changed, problem.batch, above=above, views=views, cache=cache)[1],
         first[1],
     )
     assert not torch.equal(
-        problem.loop.gradient(other, problem.batch, above=above, views=views)[1], first[1]
+        problem.loop.gradient(changed, problem.batch, above=above, views=views)[1], first[1]
     )
 
 
@@ -137,28 +137,28 @@ def test_slopes_are_finite_differences_of_the_loss_in_the_weights(shared):
     problem, draw = Problem(), torch.Generator().manual_seed(4)
     N, d = 4, problem.space.size
     copies = torch.randn(N, d, generator=draw) / 20
-    held = copies if shared else torch.stack([copies, copies.flip(0)])
+    stored = copies if shared else torch.stack([copies, copies.flip(0)])
     p, cores = torch.rand(2, N, generator=draw), problem.W.clone()
-    own = nn.functional.one_hot(torch.tensor([1, 3]), N).bool()
+    mask = nn.functional.one_hot(torch.tensor([1, 3]), N).bool()
     losses, slopes = problem.loop.mixed_step(
-        Mixture(p, own, held, cores), problem.batch, cores[:, :0], round_of()
+        Mixture(p, mask, stored, cores), problem.batch, cores[:, :0], round_of()
     )
 
     def value(weights, k):
-        seen = Mixture(weights, own, held.double(), problem.W.double())
-        return problem.gradient(seen.rows()[k], problem.batch[k])
+        mixture = Mixture(weights, mask, stored.double(), problem.W.double())
+        return problem.gradient(mixture.rows()[k], problem.batch[k])
 
     for k in range(2):
         loss, g = value(p.double(), k)
         assert losses[k].item() == pytest.approx(loss, abs=1e-5)
         assert_close(
-            cores[k].double(), problem.W[k] - LR * p[k, own[k]].double() * g, atol=2e-6, rtol=2e-6
+            cores[k].double(), problem.W[k] - LR * p[k, mask[k]].double() * g, atol=2e-6, rtol=2e-6
         )
         for j in range(N):
-            up, down = p.double().clone(), p.double().clone()
-            up[k, j] += 1e-5
-            down[k, j] -= 1e-5
-            difference = (value(up, k)[0] - value(down, k)[0]) / 2e-5
+            raised, lowered = p.double().clone(), p.double().clone()
+            raised[k, j] += 1e-5
+            lowered[k, j] -= 1e-5
+            difference = (value(raised, k)[0] - value(lowered, k)[0]) / 2e-5
             assert slopes[k, j].item() == pytest.approx(difference, abs=1e-4)
 
 

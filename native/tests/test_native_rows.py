@@ -41,19 +41,19 @@ def rows_of(*tensors):
 
 @given(batch_sizes, st.sampled_from([0.0, 0.9]), st.booleans(), st.booleans())
 @settings(max_examples=40)
-def test_a_step_of_many_rows_is_that_of_each(problem, sizes, momentum, pulled, in_part):
+def test_a_step_of_many_rows_is_that_of_each(problem, sizes, momentum, pulled, in_block):
     objective, rows = problem
     round_ = Round(1, 1, 0.05, 0.05, 1.0, 1, 6, momentum, 0.01, 0, Optimizer())
-    block = objective.layers[-1] if in_part else None
+    block = objective.layers[-1] if in_block else None
     W, indices = rows[: len(sizes)].clone(), batches(sizes)
     moments = torch.zeros_like(W[:, block] if block else W)
     pull = Pull(0.3, rows.flip(0), rows[:1].expand(5, -1)) if pulled else None
-    alone, losses = rows_of(W.clone(), moments.clone()), []
-    for k, (w, v) in enumerate(alone):
-        own = Pull(0.3, pull.centre[k : k + 1], pull.constant[k : k + 1]) if pull else None
-        losses += objective.step(w, [indices[k]], v, round_, pull=own, block=block).tolist()
+    single_rows, losses = rows_of(W.clone(), moments.clone()), []
+    for k, (w, v) in enumerate(single_rows):
+        row_pull = Pull(0.3, pull.centre[k : k + 1], pull.constant[k : k + 1]) if pull else None
+        losses += objective.step(w, [indices[k]], v, round_, pull=row_pull, block=block).tolist()
     assert objective.step(W, indices, moments, round_, pull=pull, block=block).tolist() == losses
-    for (w, v), (expected, velocity) in zip(rows_of(W, moments), alone, strict=True):
+    for (w, v), (expected, velocity) in zip(rows_of(W, moments), single_rows, strict=True):
         assert torch.equal(w, expected)
         assert torch.equal(v, velocity)
 
@@ -81,16 +81,16 @@ def test_evaluations_of_many_clients_are_those_of_each(problem, sizes):
     def judged(outputs, targets):
         return cross_entropy(outputs, targets), outputs, targets
 
-    together = objective.batchwise_each(W, clients, splits, judged)
-    assert len(together) == len(sizes)
-    for row, client, results in zip(W, clients, together, strict=True):
+    results_of_all = objective.batchwise_each(W, clients, splits, judged)
+    assert len(results_of_all) == len(sizes)
+    for row, client, results in zip(W, clients, results_of_all, strict=True):
         for split, result in zip(splits, results, strict=True):
             index = objective.data.rows[split][client]
             assert bool(result) == (len(index) > 0)
             for k, sample in enumerate(index):  # each sample in a call of its own
                 objective.data.rows["one"] = {client: sample.unsqueeze(0)}
-                alone = objective.batchwise(row, client, "one", judged)
-                assert all(torch.equal(t[k : k + 1], a) for t, a in zip(result, alone, strict=True))
+                lone = objective.batchwise(row, client, "one", judged)
+                assert all(torch.equal(t[k : k + 1], a) for t, a in zip(result, lone, strict=True))
 
 
 @pytest.mark.parametrize("norms", [[], [nn.BatchNorm2d(4)]])
@@ -105,8 +105,8 @@ def test_evaluations_with_large_convolutions_are_those_of_pytorch(norms, monkeyp
 
     expected = TorchObjective.batchwise(objective, row, 0, "test", judged)
     assert len(expected[0]) == N
-    ((together,),) = objective.batchwise_each(row.unsqueeze(0), [0], ["test"], judged)
-    for result in (objective.batchwise(row, 0, "test", judged), together):
+    ((result_of_each,),) = objective.batchwise_each(row.unsqueeze(0), [0], ["test"], judged)
+    for result in (objective.batchwise(row, 0, "test", judged), result_of_each):
         assert all(torch.equal(t, e) for t, e in zip(result, expected, strict=True))
 
 

@@ -35,7 +35,7 @@ from pomona.objective.pytorch import TorchObjective
 HEAD = nn.Flatten(), nn.Linear(2, 2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", KINDS)
 @pytest.mark.parametrize("batch", [1, 10, 33])
 @pytest.mark.parametrize(
     ("model", "shape"),
@@ -52,7 +52,7 @@ HEAD = nn.Flatten(), nn.Linear(2, 2)
         ("small", (9, 11, 2)),
     ],
 )
-def test_gradients_are_those_of_float64(model, shape, batch, kind):
+def test_gradients_are_those_of_float64(model, shape, batch, variant):
     channels_first = (shape[-1], *shape[:-1])
     module = build(ModelSettings(name=model), channels_first, 3, seed=1)
     data = samples(40, shape, seed=batch)
@@ -60,7 +60,7 @@ def test_gradients_are_those_of_float64(model, shape, batch, kind):
         module,
         data,
         torch.randperm(40, generator=torch.Generator().manual_seed(batch))[:batch],
-        kind,
+        variant,
     )
 
 
@@ -74,7 +74,7 @@ sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
 )  # fmt: skip
 @settings(max_examples=120)
 def test_geometry_is_pytorchs(
-    channels, width, outputs, kernel, stride, padding, window, hop, rectified, bias, side, kind
+    channels, width, outputs, kernel, stride, padding, window, hop, rectified, bias, side, variant
 ):
     """Two convolutions, so that one passes gradients on, with pooling that may overlap or leave
     gaps; of short runs, and of many vectors in several pieces and blocks of outputs.
@@ -105,11 +105,11 @@ def test_geometry_is_pytorchs(
         module[-1].weight /= (
             2 ** module(x[index].movedim(-1, 1)).abs().max().clamp_min(1).log2().ceil()
         )
-    close(module, data, index, kind)
+    close(module, data, index, variant)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_whole_numbers_are_computed_without_error(kind):
+@pytest.mark.parametrize("variant", KINDS)
+def test_whole_numbers_are_computed_without_error(variant):
     """Sums of small whole numbers are exact in float32, so every output is."""
     draw = torch.Generator().manual_seed(3)
     module = build(ModelSettings(name="cnn"), (3, 20, 20), 7, seed=1)
@@ -120,12 +120,12 @@ def test_whole_numbers_are_computed_without_error(kind):
         x, torch.arange(9) % 3, torch.zeros(1), torch.ones(1), {"train": []}, "classes"
     )
     index = torch.tensor([8, 1, 1, 5, 0])
-    found = outputs(step_of(module, data, kind), ParameterSpace(module).pack(module), index)
-    assert torch.equal(found.double(), module.double()(x[index].movedim(-1, 1).double()))
+    computed = outputs(step_of(module, data, variant), ParameterSpace(module).pack(module), index)
+    assert torch.equal(computed.double(), module.double()(x[index].movedim(-1, 1).double()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bf16_rounds_the_factors_of_convolutions_and_linear_layers_and_nothing_else(kind):
+@pytest.mark.parametrize("variant", KINDS)
+def test_bf16_rounds_the_factors_of_convolutions_and_linear_layers_and_nothing_else(variant):
     draw = torch.Generator().manual_seed(4)
     layers = (
         nn.Conv2d(4, 6, 3, padding=1),
@@ -139,18 +139,18 @@ def test_bf16_rounds_the_factors_of_convolutions_and_linear_layers_and_nothing_e
         parameter.data = torch.randn(parameter.shape, generator=draw)
     data = samples(8, (8, 10, 4))
     x, y = data.gather(torch.arange(8))
-    made, row = step_of(module, data, kind, bf16=True), ParameterSpace(module).pack(module)
+    network, row = step_of(module, data, variant, bf16=True), ParameterSpace(module).pack(module)
     weight, bias = (p.detach().double() for p in layers[0].parameters())
     hidden = nn.functional.conv2d(
         x.bfloat16().double(), weight.bfloat16().double(), bias, padding=1
     )
     features = layers[3](nn.functional.max_pool2d(hidden, 2).relu())
     weight, bias = (p.detach().double() for p in layers[4].parameters())
-    wanted = nn.functional.linear(features.bfloat16().double(), weight.bfloat16().double(), bias)
-    assert_close(outputs(made, row, torch.arange(8)).double(), wanted, atol=1e-5, rtol=1e-5)
+    expected = nn.functional.linear(features.bfloat16().double(), weight.bfloat16().double(), bias)
+    assert_close(outputs(network, row, torch.arange(8)).double(), expected, atol=1e-5, rtol=1e-5)
     g = torch.empty_like(row)
-    loss = gradient(made, row, g, torch.arange(8))
-    assert loss == pytest.approx(nn.functional.cross_entropy(wanted, y).item(), abs=1e-5)
+    loss = gradient(network, row, g, torch.arange(8))
+    assert loss == pytest.approx(nn.functional.cross_entropy(expected, y).item(), abs=1e-5)
     exact = exactly(module, data, torch.arange(8))[1]
     # bf16 has 8 bits; a window's largest number may be another
     assert (g - exact).norm() <= 0.05 * exact.norm()
@@ -184,9 +184,9 @@ def test_steps_are_those_of_pytorchs_sgd(momentum, decay):
         loss.backward()
         optimizer.step()
         assert losses[0].item() == pytest.approx(loss.item(), abs=1e-6)
-    moved = torch.cat([e.view(W[0]).flatten() for e in space.parameters]).double()
+    ours = torch.cat([e.view(W[0]).flatten() for e in space.parameters]).double()
     assert_close(
-        moved, torch.cat([p.flatten() for p in precise.parameters()]).detach(), atol=2e-6, rtol=2e-6
+        ours, torch.cat([p.flatten() for p in precise.parameters()]).detach(), atol=2e-6, rtol=2e-6
     )
 
 
@@ -195,16 +195,18 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
     space = ParameterSpace(module)
     W = space.pack(module).unsqueeze(0)
     objective = objective_of(module, data)
-    batch, part = [torch.arange(6)], space.layers[-1]
+    batch, block = [torch.arange(6)], space.layers[-1]
     for optimizer in (Adam(name="adam"), Optimizer(max_grad_norm=1.0)):
         round_ = replace(sgd_round(), optimizer=optimizer)
         stepped, expected = W.clone(), W.clone()
         losses = objective.step(
-            stepped, batch, optimizer_state(W[:, part], round_), round_, block=part
+            stepped, batch, optimizer_state(W[:, block], round_), round_, block=block
         )
-        wanted, G = objective.gradient(W, batch, above=part.start)
-        optimizer_step(expected[:, part], G[:, part], optimizer_state(W[:, part], round_), round_)
-        assert torch.equal(losses, wanted)
+        expected_losses, G = objective.gradient(W, batch, above=block.start)
+        optimizer_step(
+            expected[:, block], G[:, block], optimizer_state(W[:, block], round_), round_
+        )
+        assert torch.equal(losses, expected_losses)
         assert torch.equal(stepped, expected)
         assert not torch.equal(stepped, W)
 
@@ -213,24 +215,24 @@ def test_nothing_is_computed_below_what_is_asked_for():
     module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(8, (20, 20, 3))
     loop = objective_of(module, data)
     W, batch = loop.space.pack(module).unsqueeze(0), [torch.arange(6)]
-    loss, whole = loop.gradient(W, batch)
+    loss, full_gradient = loop.gradient(W, batch)
     for layer in loop.layers:
         for above in (layer.start, layer.start + 1):
-            same, part = loop.gradient(W, batch, above=above)
-            assert torch.equal(same, loss)
-            assert torch.equal(part[:, above:], whole[:, above:])
-            assert not part[:, : layer.start].any()
+            partial_loss, upper_gradient = loop.gradient(W, batch, above=above)
+            assert torch.equal(partial_loss, loss)
+            assert torch.equal(upper_gradient[:, above:], full_gradient[:, above:])
+            assert not upper_gradient[:, : layer.start].any()
 
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_sample_has_the_same_outputs_beside_any_others(bf16):
     module = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1)
     data = samples(40, (20, 20, 3))
-    made, row = step_of(module, data, bf16=bf16), ParameterSpace(module).pack(module)
-    together = outputs(made, row, torch.arange(40))
-    alone = torch.cat([outputs(made, row, torch.tensor([i])) for i in range(40)])
-    assert torch.equal(together, alone)
-    assert outputs(made, row, torch.arange(0)).shape == (0, 3)
+    network, row = step_of(module, data, bf16=bf16), ParameterSpace(module).pack(module)
+    batched = outputs(network, row, torch.arange(40))
+    single = torch.cat([outputs(network, row, torch.tensor([i])) for i in range(40)])
+    assert torch.equal(batched, single)
+    assert outputs(network, row, torch.arange(0)).shape == (0, 3)
 
 
 def test_outputs_are_those_of_any_number_of_samples():
@@ -243,15 +245,15 @@ def test_outputs_are_those_of_any_number_of_samples():
         nn.Linear(2 * 32 * 32, 3),
     )
     module, data = nn.Sequential(*layers), samples(2, (256, 256, 1))
-    made = step_of(module, data)
+    network = step_of(module, data)
     row = ParameterSpace(module).pack(module)
     index = torch.arange(65) % 2
-    assert made.max_batch == 64
-    assert torch.equal(outputs(made, row, index), outputs(made, row, torch.arange(2))[index])
+    assert network.max_batch == 64
+    assert torch.equal(outputs(network, row, index), outputs(network, row, torch.arange(2))[index])
     with pytest.raises(ValueError, match=r"2\^27"):
-        made.measure(row, [index])
+        network.measure(row, [index])
     with pytest.raises(ValueError, match=r"2\^27"):
-        gradient(made, row, torch.empty_like(row), index)
+        gradient(network, row, torch.empty_like(row), index)
 
 
 def test_evaluation_and_features_are_pytorchs():
@@ -270,22 +272,22 @@ def test_evaluation_and_features_are_pytorchs():
         by_native.losses(row, 0, "test"), by_torch.losses(row, 0, "test"), atol=1e-5, rtol=1e-5
     )
     assert torch.equal(by_native.features(row, 0, "test"), by_torch.features(row, 0, "test"))
-    other = lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") * 2  # noqa: E731
-    loss, G = by_native.gradient(row.unsqueeze(0), [torch.arange(5)], other)
-    same, wanted = by_torch.gradient(row.unsqueeze(0), [torch.arange(5)], other)
-    assert torch.equal(loss, same)
-    assert torch.equal(G, wanted)
+    doubled = lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") * 2  # noqa: E731
+    loss, G = by_native.gradient(row.unsqueeze(0), [torch.arange(5)], doubled)
+    expected_loss, H = by_torch.gradient(row.unsqueeze(0), [torch.arange(5)], doubled)
+    assert torch.equal(loss, expected_loss)
+    assert torch.equal(G, H)
 
 
 def test_a_diverged_model_has_no_finite_loss():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(8, (9, 9, 3))
-    made, row = step_of(module, data), ParameterSpace(module).pack(module)
+    network, row = step_of(module, data), ParameterSpace(module).pack(module)
     row[7] = torch.nan
-    assert not np.isfinite(gradient(made, row, torch.empty_like(row), torch.arange(4)))
+    assert not np.isfinite(gradient(network, row, torch.empty_like(row), torch.arange(4)))
 
 
 @pytest.mark.parametrize(
-    ("module", "shape", "why"),
+    ("module", "shape", "reason"),
     [
         (nn.Sequential(nn.Linear(4, 4), nn.ELU(), nn.Linear(4, 2)), (4,), "ELU"),
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (4,), "last layer"),
@@ -308,8 +310,8 @@ def test_a_diverged_model_has_no_finite_loss():
         (nn.Sequential(nn.Linear(2, 2), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "Linear"),
     ],
 )
-def test_other_networks_are_left_to_pytorch(module, shape, why):
-    assert why in refusal(module, samples(4, shape))
+def test_other_networks_are_left_to_pytorch(module, shape, reason):
+    assert reason in refusal(module, samples(4, shape))
 
 
 ALTERED = {
@@ -320,20 +322,20 @@ ALTERED = {
 }
 
 
-@pytest.mark.parametrize("kind", ALTERED)
-@pytest.mark.parametrize("place", ["the network", "layer 1"])
-def test_a_network_that_computes_more_than_its_layers_say_is_left_to_pytorch(kind, place):
+@pytest.mark.parametrize("alteration", ALTERED)
+@pytest.mark.parametrize("position", ["the network", "layer 1"])
+def test_a_network_that_computes_more_than_its_layers_say_is_left_to_pytorch(alteration, position):
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 3))
     data = samples(4, (2, 2, 3))
     step_of(module, data)
-    ALTERED[kind](module if place == "the network" else module[1])
-    assert refusal(module, data) == f"{place} has a hook or overrides forward"
+    ALTERED[alteration](module if position == "the network" else module[1])
+    assert refusal(module, data) == f"{position} has a hook or overrides forward"
 
 
 def test_other_losses_and_samples_are_left_to_pytorch():
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
     assert "cross-entropy" in refusal(module, data, criterion=nn.functional.cross_entropy)
-    assert "float64" in refusal(module, samples(4, (2, 2, 3), kind=np.float64))
+    assert "float64" in refusal(module, samples(4, (2, 2, 3), dtype=np.float64))
 
 
 class Door:
@@ -403,15 +405,15 @@ def test_the_door_refuses(spoilt):
 
 
 ROOM = torch.zeros(100)  # for rows that share memory
-one = partial(torch.unsqueeze, dim=0)
+as_row = partial(torch.unsqueeze, dim=0)
 
 
 @pytest.mark.parametrize(
     ("shared", "names"),
     [
-        ({"rows": one(ROOM[:66]), "gradients": one(ROOM[:66])}, "gradients.* rows"),
-        ({"rows": one(ROOM[:66]), "gradients": one(ROOM[30:96])}, "gradients.* rows"),
-        ({"gradients": one(ROOM[:66]), "shift": ROOM[64:66]}, "gradients.* shift"),
+        ({"rows": as_row(ROOM[:66]), "gradients": as_row(ROOM[:66])}, "gradients.* rows"),
+        ({"rows": as_row(ROOM[:66]), "gradients": as_row(ROOM[30:96])}, "gradients.* rows"),
+        ({"gradients": as_row(ROOM[:66]), "shift": ROOM[64:66]}, "gradients.* shift"),
     ],
 )
 def test_the_door_refuses_to_write_over_what_it_reads(shared, names):
@@ -459,8 +461,8 @@ def test_layers_stand_in_order():
         native.load("z80")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_may_follow_after_a_call(kind):
+@pytest.mark.parametrize("variant", KINDS)
+def test_a_layer_may_follow_after_a_call(variant):
     """Of whole numbers, so that outputs are exact; and wider than what was last, whose memory it
     must not use.
     """
@@ -468,13 +470,13 @@ def test_a_layer_may_follow_after_a_call(kind):
     first, second, x = (
         torch.randint(-3, 4, shape, generator=draw).float() for shape in [(3, 4), (500, 3), (6, 4)]
     )
-    row = one(torch.cat([first.flatten(), second.flatten()]))
+    row = as_row(torch.cat([first.flatten(), second.flatten()]))
     sides = (torch.zeros(1), torch.ones(1))
-    network = native.load(kind).Network(1, 1, 4)
+    network = native.load(variant).Network(1, 1, 4)
     network.linear(3, False, 0, -1)
-    made, wider = torch.empty(6, 3), torch.empty(6, 500)
-    network.outputs(row, made, x, torch.arange(6), [6], *sides)
-    assert torch.equal(made, x @ first.T)
+    narrow, wider = torch.empty(6, 3), torch.empty(6, 500)
+    network.outputs(row, narrow, x, torch.arange(6), [6], *sides)
+    assert torch.equal(narrow, x @ first.T)
     network.linear(500, False, 12, -1)
     network.outputs(row, wider, x, torch.arange(6), [6], *sides)
     assert torch.equal(wider, x @ first.T @ second.T)

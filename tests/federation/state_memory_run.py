@@ -28,7 +28,7 @@ class Diary(base.MethodSettings):
     def method(self):
         plain = FedAvg().method()
 
-        def start(initial, roster, ids, seed):
+        def initial_states(initial, roster, ids, seed):
             return initial().repeat(len(ids), CLIENTS, 1)
 
         def train(state, received, training, round_):
@@ -36,7 +36,7 @@ class Diary(base.MethodSettings):
             state[:, 0] = uplink["model"]
             return state, uplink, info
 
-        return replace(plain, client=base.Client(start, train))
+        return replace(plain, client=base.Client(initial_states, train))
 
 
 def federation(share, workers):

@@ -63,15 +63,15 @@ def test_a_sound_round_is_let_in_in_order_of_clients():
     assert verdict.history.norms == {"core": (math.sqrt(6),) * 3}
 
 
-def one(index, value):
+def with_value(index, value):
     tensors = sound()
     tensors["core"].view(-1)[index] = value
     return tensors
 
 
-WRONG = {
-    "nan": (one(3, math.nan), "'core' has values that are not finite (1 of 6)"),
-    "inf": (one(0, -math.inf), "'core' has values that are not finite (1 of 6)"),
+INVALID_UPLINKS = {
+    "nan": (with_value(3, math.nan), "'core' has values that are not finite (1 of 6)"),
+    "inf": (with_value(0, -math.inf), "'core' has values that are not finite (1 of 6)"),
     "broadcastable": (sound() | {"core": torch.ones(1)}, "'core' has shape (1,), expected (3, 2)"),
     "row": (sound() | {"core": torch.ones(2)}, "'core' has shape (2,), expected (3, 2)"),
     "scalar": (sound() | {"core": torch.tensor(1.0)}, "'core' has shape (), expected (3, 2)"),
@@ -109,9 +109,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", INVALID_UPLINKS)
 def test_a_wrong_uplink_is_refused_with_client_round_tensor_and_reason(case):
-    tensors, reason = WRONG[case]
+    tensors, reason = INVALID_UPLINKS[case]
     verdict = judged(arrival(0), arrival(3, tensors))
     (rejection,) = verdict.rejected
     assert rejection.client == 3
@@ -154,7 +154,7 @@ def test_one_uplink_a_client_and_round():
 def test_a_client_that_reports_a_fault_is_rejected_for_it_without_a_strike():
     fault = "client 4, round 5, step 2: the loss is nan"
     failed = replace(arrival(4), reply=Reply(4, fault=fault))
-    verdict = judged(arrival(1, one(0, math.nan)), arrival(2), failed)
+    verdict = judged(arrival(1, with_value(0, math.nan)), arrival(2), failed)
     assert accepted(verdict) == [2]
     assert [(r.client, r.reason == r.line == fault) for r in verdict.rejected] == [
         (4, True),
@@ -165,14 +165,14 @@ def test_a_client_that_reports_a_fault_is_rejected_for_it_without_a_strike():
 
 
 def test_a_bad_copy_beside_a_good_one_is_no_strike():
-    assert judged(arrival(1, one(0, math.nan)), arrival(1)).history.strikes == {}
+    assert judged(arrival(1, with_value(0, math.nan)), arrival(1)).history.strikes == {}
 
 
 def test_arrival_order_decides_nothing():
     arrivals = [
         arrival(0),
         arrival(1, sound(1e9)),
-        arrival(2, one(0, math.nan)),
+        arrival(2, with_value(0, math.nan)),
         arrival(3, sound(2.0)),
         arrival(9),
     ]
@@ -213,13 +213,13 @@ def test_counts_and_losses_may_be_a_million_times_the_median():
     expected = replace(ROUND, spec=spec, auxiliary={"risk"})
     history = History(norms={"model": (1.0,) * 5, "risk": (1.0,) * 5})
 
-    def taken(model, risk):
+    def accepted(model, risk):
         tensors = {"model": torch.tensor([model]), "risk": torch.tensor([risk])}
         return bool(admit([arrival(0, tensors)], expected, history).accepted)
 
-    assert taken(99.0, 9.9e5)
-    assert not taken(99.0, 1.1e6)
-    assert not taken(101.0, 1.0)
+    assert accepted(99.0, 9.9e5)
+    assert not accepted(99.0, 1.1e6)
+    assert not accepted(101.0, 1.0)
 
 
 @pytest.mark.long
@@ -257,7 +257,7 @@ def test_the_window_forgets_the_oldest(monkeypatch):
 
 
 def test_three_refusals_in_a_row_are_quarantine_and_an_accepted_one_clears():
-    bad, good, history = arrival(1, one(0, math.nan)), arrival(1), History()
+    bad, good, history = arrival(1, with_value(0, math.nan)), arrival(1), History()
     for uplink, strikes in ((bad, {1: 1}), (bad, {1: 2}), (good, {}), (bad, {1: 1}), (bad, {1: 2})):
         history = judged(uplink, history=history).history
         assert history.strikes == strikes
@@ -301,7 +301,7 @@ WIRE = {
     "request": torch.zeros(2, dtype=torch.long),
 }
 VALUES = WIRE | {"core": torch.randn(3, 2, generator=torch.Generator().manual_seed(0))}
-SENT = b"".join(pieces(VALUES))
+ENCODED = b"".join(pieces(VALUES))
 LIMIT = 64 * 1024
 
 
@@ -316,24 +316,24 @@ def table(**changes):
 
 def test_what_was_sent_is_decoded_whoever_wrote_it():
     for data in (
-        SENT,
+        ENCODED,
         library_save(VALUES),
         library_save(VALUES, {"note": "x"}),
         b"".join(pieces(VALUES, "a note")),
     ):
         assert digest(decode(data, WIRE, largest(WIRE))) == digest(VALUES)
-    shuffled = built(dict(reversed(table().items())), SENT[len(header(WIRE)) :])
+    shuffled = built(dict(reversed(table().items())), ENCODED[len(header(WIRE)) :])
     assert digest(decode(shuffled, WIRE, LIMIT)) == digest(VALUES)
     assert decode(b"".join(pieces({})), {}, LIMIT) == {}
 
 
-def claim(dtype="F32", shape=(3, 2), offsets=(16, 40), **more):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)} | more
+def claim(dtype="F32", shape=(3, 2), offsets=(16, 40), **changes):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)} | changes
 
 
-DATA = SENT[len(header(WIRE)) :]
+DATA = ENCODED[len(header(WIRE)) :]
 MALFORMED = {
-    "too long": (SENT + b"\0" * LIMIT, "the limit is"),
+    "too long": (ENCODED + b"\0" * LIMIT, "the limit is"),
     "empty": (b"", "a header of 0 bytes"),
     "header of 2^63 bytes": (built({}, length=2**63), "at most"),
     "header longer than it may be": (built(b"{}" + b" " * 5000), "at most"),
@@ -393,7 +393,7 @@ MALFORMED = {
         r"'a\nb\ud800' is unknown",
     ),
     "missing": (b"".join(pieces({"core": torch.zeros(3, 2)})), "'flag' is missing"),
-    "truth value of 2": (SENT[:-3] + b"\2\0\0", "boolean values"),
+    "truth value of 2": (ENCODED[:-3] + b"\2\0\0", "boolean values"),
 }
 
 
@@ -451,21 +451,22 @@ anything = st.recursive(
     lambda x: st.lists(x, max_size=3) | st.dictionaries(names, x, max_size=3),
     max_leaves=5,
 )
-near = st.dictionaries(names, claims | anything, max_size=2).map(lambda d: table(**d))
-headers = (st.dictionaries(names, claims | anything, max_size=4) | near | anything).map(
+nearly_valid = st.dictionaries(names, claims | anything, max_size=2).map(lambda d: table(**d))
+headers = (st.dictionaries(names, claims | anything, max_size=4) | nearly_valid | anything).map(
     lambda t: json.dumps(t).encode()
 )
 lengths = st.none() | st.integers(0, 400) | st.sampled_from([2**31, 2**63, 2**64 - 1])
 edits = st.lists(
-    st.tuples(st.integers(0, len(SENT) - 1), st.binary(max_size=3), st.integers(0, 3)), max_size=4
+    st.tuples(st.integers(0, len(ENCODED) - 1), st.binary(max_size=3), st.integers(0, 3)),
+    max_size=4,
 )
 
 
-def spliced(changes, end):
-    data = bytearray(SENT)
-    for at, new, gone in changes:
-        data[at : at + gone] = new
-    return bytes(data[:end])
+def spliced(changes, length):
+    data = bytearray(ENCODED)
+    for offset, new, removed in changes:
+        data[offset : offset + removed] = new
+    return bytes(data[:length])
 
 
 inputs = st.one_of(
@@ -476,7 +477,7 @@ inputs = st.one_of(
         st.sampled_from([b"", DATA]) | st.binary(max_size=60),
         lengths,
     ),
-    st.builds(spliced, edits, st.none() | st.integers(0, len(SENT))),
+    st.builds(spliced, edits, st.none() | st.integers(0, len(ENCODED))),
 )
 
 
@@ -508,9 +509,9 @@ def test_a_hundred_thousand_inputs_end_well(data):
 
 
 def test_every_bit_flip_and_cut_of_an_uplink_ends_well():
-    for end in range(len(SENT)):
-        assert isinstance(measured(SENT[:end])[0], ProtocolError)
-    for bit in np.arange(8 * len(SENT)):
-        flipped = bytearray(SENT)
+    for length in range(len(ENCODED)):
+        assert isinstance(measured(ENCODED[:length])[0], ProtocolError)
+    for bit in np.arange(8 * len(ENCODED)):
+        flipped = bytearray(ENCODED)
         flipped[bit // 8] ^= 1 << bit % 8
         any_input(bytes(flipped))

@@ -17,13 +17,13 @@ from pomona.methods.base import Rows
 from problems import passes, tiny
 
 SECONDS = {0: 4.0, 1: 2.0, 2: 1.0}
-NOTHING = StaleModels.in_memory({}, None)
+NO_MODELS = StaleModels.in_memory({}, None)
 
 
 class Clock:
     """Clients whose work takes this many seconds."""
 
-    def visit(self, visit, down):
+    def visit(self, visit, downlink):
         return [Reply(i, seconds=SECONDS[i]) for i in visit.ids]
 
 
@@ -31,7 +31,7 @@ def test_it_is_what_the_first_one_did_over_what_the_last_one_did(monkeypatch):
     monkeypatch.setattr(ClientRuntime, "visit", Clock.visit)
     # workers of (0) and of (1, 2)
     crew = Processes(lambda groups: Clock())
-    transport = Workers(crew, ((0,), (1,), (2,)), [4, 2, 1], 2, NOTHING)
+    transport = Workers(crew, ((0,), (1,), (2,)), [4, 2, 1], 2, NO_MODELS)
     try:
         assert transport.busy_share is None
         for ids, share in (((0, 1, 2), 3 / 4), ((1, 2), 3 / 7), ((0, 2), 4 / 11)):

@@ -64,18 +64,18 @@ def identical(a, b):
         max_size=5,
     )
 )
-def test_a_stream_reads_back_and_is_the_librarys_format(forms):
+def test_a_stream_reads_back_and_is_the_librarys_format(specifications):
     tensors = {
-        name: (torch.arange(int(np.prod(shape))) + start).reshape(shape).to(DTYPES[code])
-        for name, (code, shape, start) in forms.items()
+        name: (torch.arange(int(np.prod(shape))) + offset).reshape(shape).to(DTYPES[code])
+        for name, (code, shape, offset) in specifications.items()
         if name != "__metadata__"
     }
     content = b"".join(pieces(tensors, "note"))
     assert identical(load(content), tensors)
-    for data, said in ((content, "note"), (library_save(tensors), "")):
+    for data, expected_note in ((content, "note"), (library_save(tensors), "")):
         file = BytesIO(data)
         entries, note = layout(file, len(data), len(data))
-        assert note == said
+        assert note == expected_note
         assert identical(fill(file, entries), tensors)
 
 
@@ -93,11 +93,11 @@ def test_every_tensor_begins_where_its_elements_may(tmp_path):
 
 def test_a_checkpoint_holds_what_was_saved(tmp_path):
     path = save(tmp_path / "run" / "checkpoints", 7, example(), META)
-    found, corrupt = newest(path.parent)
-    assert (found.number, found.meta, found.path, corrupt) == (7, META, path, {})
-    assert identical(found.tensors, example())
+    latest, corrupt = newest(path.parent)
+    assert (latest.number, latest.meta, latest.path, corrupt) == (7, META, path, {})
+    assert identical(latest.tensors, example())
     assert all(
-        found.tensors[k].dtype == v.dtype and found.tensors[k].shape == v.shape
+        latest.tensors[k].dtype == v.dtype and latest.tensors[k].shape == v.shape
         for k, v in example().items()
     )
     assert hashlib.sha256(path.read_bytes()).hexdigest() in path.name
@@ -141,14 +141,14 @@ def test_equal_bytes_are_stored_once(tmp_path, lazy):
     tensors = shared()
     shapes = {name: t.to("meta") for name, t in tensors.items()}
     path = save(tmp_path, 1, Lazy(shapes, tensors.get) if lazy else tensors, META)
-    stored, found = load_file(path), read(path)
+    stored, loaded = load_file(path), read(path)
     with safe_open(path, "pt") as file:
         assert json.loads(file.metadata()["pomona"])["repeated"] == REFERENCES
     assert {*tensors} - {*stored} == {*REFERENCES}
-    assert identical(found.tensors, tensors)
-    assert identical(in_files(found, tmp_path).tensors, tensors)
-    found.tensors["client.0.core"].zero_()
-    assert identical(found.tensors, tensors)  # each read has memory of its own
+    assert identical(loaded.tensors, tensors)
+    assert identical(in_files(loaded, tmp_path).tensors, tensors)
+    loaded.tensors["client.0.core"].zero_()
+    assert identical(loaded.tensors, tensors)  # each read has memory of its own
 
 
 def with_note(folder, note):
@@ -164,8 +164,8 @@ def referring(references):
 
 
 def test_a_reference_is_read_from_the_tensor_that_has_its_numbers(tmp_path):
-    found = read(with_note(tmp_path, referring({"v": ["w", 6, [2, 1]]})))
-    assert found.tensors["v"].tolist() == [[6.0], [7.0]]
+    loaded = read(with_note(tmp_path, referring({"v": ["w", 6, [2, 1]]})))
+    assert loaded.tensors["v"].tolist() == [[6.0], [7.0]]
 
 
 OUTSIDE = [
@@ -190,9 +190,9 @@ def test_a_note_that_no_save_writes_is_damage(tmp_path, note):
 
 
 def test_the_same_round_has_the_same_bytes(tmp_path):
-    one = save(tmp_path / "a", 3, example(), META)
-    two = save(tmp_path / "b", 3, dict(reversed(example().items())), META)
-    assert (one.name, one.read_bytes()) == (two.name, two.read_bytes())
+    path = save(tmp_path / "a", 3, example(), META)
+    reordered = save(tmp_path / "b", 3, dict(reversed(example().items())), META)
+    assert (path.name, path.read_bytes()) == (reordered.name, reordered.read_bytes())
 
 
 def test_only_what_json_can_hold_is_meta(tmp_path):
@@ -201,12 +201,12 @@ def test_only_what_json_can_hold_is_meta(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("keep", [1, 2, 3])
-def test_the_last_rounds_are_kept(tmp_path, keep):
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_last_rounds_are_kept(tmp_path, count):
     for number in range(1, 6):
-        save(tmp_path, number, example(number), {}, keep)
+        save(tmp_path, number, example(number), {}, count)
         assert [n for n, _ in committed(tmp_path)] == list(
-            range(max(1, number - keep + 1), number + 1)
+            range(max(1, number - count + 1), number + 1)
         )
 
 
@@ -254,26 +254,26 @@ def test_every_truncation_and_bit_flip_is_detected(tmp_path):
 
 
 def test_swapped_and_renamed_files_are_detected(tmp_path):
-    one, two = save(tmp_path, 1, example(1), {}), save(tmp_path, 2, example(2), {})
-    first, second = one.read_bytes(), two.read_bytes()
-    damaged(one, second)
-    damaged(two, first)
-    later = two.with_name(two.name.replace("000002", "000009"))
+    path_1, path_2 = save(tmp_path, 1, example(1), {}), save(tmp_path, 2, example(2), {})
+    first, second = path_1.read_bytes(), path_2.read_bytes()
+    damaged(path_1, second)
+    damaged(path_2, first)
+    later = path_2.with_name(path_2.name.replace("000002", "000009"))
     damaged(later, second)
 
 
 def test_a_damaged_newest_is_named_and_the_one_before_it_used(tmp_path):
-    one, two = save(tmp_path, 11, example(11), {}), save(tmp_path, 12, example(12), {})
-    whole = two.read_bytes()
-    two.write_bytes(b"")
-    found, corrupt = newest(tmp_path)
-    assert (found.number, found.path) == (11, one)
-    assert list(corrupt) == [two]
-    assert "checksum" in corrupt[two]
+    old, new = save(tmp_path, 11, example(11), {}), save(tmp_path, 12, example(12), {})
+    content = new.read_bytes()
+    new.write_bytes(b"")
+    usable, corrupt = newest(tmp_path)
+    assert (usable.number, usable.path) == (11, old)
+    assert list(corrupt) == [new]
+    assert "checksum" in corrupt[new]
     set_aside(corrupt)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([one.name, two.name + ".corrupt"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([old.name, new.name + ".corrupt"])
     assert newest(tmp_path)[1] == {}
-    assert save(tmp_path, 12, example(12), {}).read_bytes() == whole
+    assert save(tmp_path, 12, example(12), {}).read_bytes() == content
 
 
 def test_a_damaged_file_counts_for_nothing_when_its_round_is_committed_again(tmp_path):
@@ -297,16 +297,16 @@ def test_if_all_are_damaged_it_refuses_and_touches_nothing(tmp_path):
 def test_an_unreadable_disk_is_damage(tmp_path, monkeypatch):
     save(tmp_path, 1, example(), {})
     bad = save(tmp_path, 2, example(), {})
-    whole = os.open
+    real_open = os.open
 
     def faulty(path, *args, **kwargs):
         if path == bad:
             raise OSError(errno.EIO, "Input/output error")
-        return whole(path, *args, **kwargs)
+        return real_open(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", faulty)
-    found, corrupt = newest(tmp_path)
-    assert found.number == 1
+    usable, corrupt = newest(tmp_path)
+    assert usable.number == 1
     assert "Input/output error" in corrupt[bad]
 
 
@@ -316,8 +316,8 @@ def test_an_unreadable_disk_is_damage(tmp_path, monkeypatch):
 class Tripwire:
     """Lets this many steps of a save pass, and acts at the next one, before or after it."""
 
-    def __init__(self, monkeypatch, passes, act, after):
-        self.left, self.act, self.after, self.tripped = passes, act, after, None
+    def __init__(self, monkeypatch, passes, act, acts_after):
+        self.left, self.act, self.acts_after, self.tripped = passes, act, acts_after, None
         for owner, name in (
             (Path, "open"),
             (Path, "mkdir"),
@@ -331,7 +331,7 @@ class Tripwire:
 
     def step(self, name, function):
         def wrapped(*args, **kwargs):
-            if self.after:
+            if self.acts_after:
                 result = function(*args, **kwargs)
                 try:
                     self.count(name)
@@ -358,7 +358,7 @@ class Tripwire:
         self.left -= 1
 
 
-def full():
+def disk_full():
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -390,21 +390,21 @@ def in_child(work):
 
 def whole_afterwards(folder):
     """The usable round; no other file in the folder is taken for a checkpoint."""
-    found, corrupt = newest(folder)
+    usable, corrupt = newest(folder)
     assert corrupt == {}
-    assert identical(found.tensors, example(found.number))
-    return found.number
+    assert identical(usable.tensors, example(usable.number))
+    return usable.number
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_a_full_disk_at_any_step_leaves_a_round_and_no_litter(tmp_path, monkeypatch, after):
+@pytest.mark.parametrize("acts_after", [False, True])
+def test_a_full_disk_at_any_step_leaves_a_round_and_no_litter(tmp_path, monkeypatch, acts_after):
     steps = []
     for passes in itertools.count():
         folder = tmp_path / str(passes)
         for number in (1, 2):
             save(folder, number, example(number), {})
         with monkeypatch.context() as patched:
-            wire = Tripwire(patched, passes, full, after)
+            wire = Tripwire(patched, passes, disk_full, acts_after)
             fault = refusal(lambda folder=folder: save(folder, 3, example(3), {}))
         assert bool(fault) == bool(wire.tripped)
         if not fault:
@@ -413,44 +413,44 @@ def test_a_full_disk_at_any_step_leaves_a_round_and_no_litter(tmp_path, monkeypa
         assert "No space left" in str(fault)
         assert "round 3" in str(fault)
         steps.append(wire.tripped)
-        renamed = "replace" in steps[:-1] or (after and steps[-1] == "replace")
+        renamed = "replace" in steps[:-1] or (acts_after and steps[-1] == "replace")
         assert whole_afterwards(folder) == (3 if renamed else 2)
         save(folder, 3, example(3), {})
         assert [n for n, _ in committed(folder)] == [2, 3]
         assert len(list(folder.iterdir())) == 2
     writes = ["write"] * (1 + len(example()))
     # of what a kill left behind: there is nothing, so it is never done
-    first = [] if after else ["unlink"]
+    first = [] if acts_after else ["unlink"]
     assert steps == [*first, "open", *writes, "fsync", "replace", "open", "fsync", "unlink"]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("after", [False, True])
-def test_a_kill_at_any_step_leaves_a_round(tmp_path, monkeypatch, after):
+@pytest.mark.parametrize("acts_after", [False, True])
+def test_a_kill_at_any_step_leaves_a_round(tmp_path, monkeypatch, acts_after):
     for passes in itertools.count():
         folder = tmp_path / str(passes)
         for number in (1, 2):
             save(folder, number, example(number), {})
 
         def attempt(folder=folder, passes=passes):
-            Tripwire(monkeypatch, passes, kill, after)
+            Tripwire(monkeypatch, passes, kill, acts_after)
             save(folder, 3, example(3), {})
 
-        ended = in_child(attempt)
-        assert whole_afterwards(folder) in ((2, 3) if ended else (3,))
+        exit_code = in_child(attempt)
+        assert whole_afterwards(folder) in ((2, 3) if exit_code else (3,))
         save(folder, 3, example(3), {})
         assert len(list(folder.iterdir())) == 2
-        if ended == 0:
+        if exit_code == 0:
             break
-        assert ended == -signal.SIGKILL
-    assert passes == 6 + (not after) + 1 + len(example())
+        assert exit_code == -signal.SIGKILL
+    assert passes == 6 + (not acts_after) + 1 + len(example())
 
 
 def test_the_first_round_in_a_new_folder_survives_every_fault_as_no_round(tmp_path, monkeypatch):
     for passes in itertools.count():
         folder = tmp_path / str(passes) / "checkpoints"
         with monkeypatch.context() as patched:
-            wire = Tripwire(patched, passes, full, False)
+            wire = Tripwire(patched, passes, disk_full, False)
             fault = refusal(lambda folder=folder: save(folder, 1, example(1), {}))
         assert bool(fault) == bool(wire.tripped)
         assert not fault or ("no round is kept" in str(fault)) == (newest(folder)[0] is None)
@@ -503,24 +503,24 @@ def test_differing_keys_are_dotted():
         "gone": None,
         "deep": {"x": {"y": 1}},
     }
-    now = {
+    current = {
         "lr": 0.2,
         "method": {"name": "apple", "mu": 0.5},
         "clients": (1, 2),
         "deep": {"x": {"y": 1, "z": None}},
     }
-    assert differing(stored, now) == ["deep.x.z", "gone", "lr", "method.mu"]
-    assert differing(now, stored) == differing(stored, now)
+    assert differing(stored, current) == ["deep.x.z", "gone", "lr", "method.mu"]
+    assert differing(current, stored) == differing(stored, current)
     assert differing(stored, stored) == []
     assert differing({"a": {"b": 1}}, {"a": 1}) == ["a"]
 
 
 def test_another_run_is_refused_with_the_keys(tmp_path):
     save(tmp_path, 1, {}, {"identity": {"lr": 0.1, "schema": 1}})
-    found, _ = newest(tmp_path)
-    require_same(tmp_path, found.meta["identity"], {"lr": 0.1, "schema": 1})
+    latest, _ = newest(tmp_path)
+    require_same(tmp_path, latest.meta["identity"], {"lr": 0.1, "schema": 1})
     with pytest.raises(CheckpointError, match="different values of lr, schema;"):
-        require_same(tmp_path, found.meta["identity"], {"lr": 0.2, "schema": 2})
+        require_same(tmp_path, latest.meta["identity"], {"lr": 0.2, "schema": 2})
 
 
 def test_the_digest_is_what_it_says():
@@ -533,11 +533,11 @@ def test_the_digest_is_what_it_says():
     )
     assert digest(tensors) == hashlib.sha256(spelled).hexdigest()
     assert digest(tensors) == digest(dict(reversed(tensors.items())))
-    others = [
+    cases = [
         {},
         {"a": tensors["a"]},
         tensors | {"a": tensors["a"].T},
         tensors | {"a": tensors["a"].int()},
     ]
-    others += [tensors | {"a": torch.tensor([[1.0, -2.0]])}, {"c": tensors["b"], "a": tensors["a"]}]
-    assert len({digest(t) for t in [tensors, *others]}) == 1 + len(others)
+    cases += [tensors | {"a": torch.tensor([[1.0, -2.0]])}, {"c": tensors["b"], "a": tensors["a"]}]
+    assert len({digest(t) for t in [tensors, *cases]}) == 1 + len(cases)

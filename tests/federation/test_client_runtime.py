@@ -40,27 +40,27 @@ def test_a_checkpoints_names_are_read_as_often_for_one_client_as_for_all(name):
     stored = {path: t for i in run.ids for path, t in run.clients.store.stored(i).items()}
     read = set()
     for ids in (run.ids[:1], run.ids):
-        named = Counted(stored)
-        other = Federation(METHODS[name]().method(), quadratics(3)).clients
-        other.restore(ids, named, run.roster)
-        read.add(named.read)
+        counted = Counted(stored)
+        clients = Federation(METHODS[name]().method(), quadratics(3)).clients
+        clients.restore(ids, counted, run.roster)
+        read.add(counted.read)
         for i in ids:
-            found = other.store.stored(i)
-            assert found.keys() == run.clients.store.stored(i).keys()
-            assert all(torch.equal(t, stored[path]) for path, t in found.items())
+            restored = clients.store.stored(i)
+            assert restored.keys() == run.clients.store.stored(i).keys()
+            assert all(torch.equal(t, stored[path]) for path, t in restored.items())
     assert len(read) == 1
 
 
 def test_a_visit_that_only_evaluates_copies_no_state(monkeypatch):
     run = Federation(METHODS["ditto"]().method(), quadratics(3))
-    together = ClientRuntime(run.method.client, run.problem, run.initial, (run.ids,), 0)
-    together.add_clients(run.ids, run.roster, None)
-    before = [together.store.state(i) for i in run.ids]
+    runtime = ClientRuntime(run.method.client, run.problem, run.initial, (run.ids,), 0)
+    runtime.add_clients(run.ids, run.roster, None)
+    states = [runtime.store.state(i) for i in run.ids]
     monkeypatch.setattr(client, "row", None)  # a call would fail
-    down = run.downlink(a_round())
+    downlink = run.downlink(a_round())
     visit = ClientRequest(a_round(), run.roster, run.ids, False, frozenset({"received"}), True)
-    assert len(together.visit(visit, down)) == len(run.ids)
-    assert all(together.store.state(i) is state for i, state in zip(run.ids, before, strict=True))
+    assert len(runtime.visit(visit, downlink)) == len(run.ids)
+    assert all(runtime.store.state(i) is state for i, state in zip(run.ids, states, strict=True))
 
 
 def test_answers_are_put_into_units_once_a_score(monkeypatch):

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.long
 COMING = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2}
 
 
-def coming(name, **over):
-    return tiny(name, clients=5, rounds=4, membership=COMING, partition={"name": "iid"}, **over)
+def coming(name, **settings):
+    return tiny(name, clients=5, rounds=4, membership=COMING, partition={"name": "iid"}, **settings)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,9 @@ def test_a_run_with_comers_and_goers(name, tmp_path):
     assert list(unseen["clients"]) == ["1"]
     assert unseen["mean"] == unseen["clients"]["1"]
     saved = sorted(p.name for p in (tmp_path / "run/models").iterdir())
-    assert saved == [f"client-0{i}.{kind}" for i in range(5) for kind in ("card.md", "safetensors")]
+    assert saved == [
+        f"client-0{i}.{suffix}" for i in range(5) for suffix in ("card.md", "safetensors")
+    ]
     assert pomona.load(tmp_path / "run").unseen == result.unseen
 
 
@@ -45,12 +47,12 @@ def test_workers_agree_when_members_change(tmp_path):
     assert runs[0].evaluations == runs[1].evaluations
     assert runs[0].unseen == runs[1].unseen
     for i in range(5):
-        one, two = (load_file(r.folder / f"models/client-0{i}.safetensors") for r in runs)
-        assert all(np.array_equal(one[k], two[k]) for k in one)
+        single, parallel = (load_file(r.folder / f"models/client-0{i}.safetensors") for r in runs)
+        assert all(np.array_equal(single[k], parallel[k]) for k in single)
 
 
 def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
-    short = pomona.run(coming("fedamp"), tmp_path / "short")
+    default_run = pomona.run(coming("fedamp"), tmp_path / "short")
     longer = tiny(
         "fedamp",
         clients=5,
@@ -58,9 +60,9 @@ def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
         partition={"name": "iid"},
         membership={**COMING, "adapt_rounds": 5},
     )
-    long = pomona.run(longer, tmp_path / "long")
-    assert short.evaluations == long.evaluations
-    assert short.unseen != long.unseen
+    longer_run = pomona.run(longer, tmp_path / "long")
+    assert default_run.evaluations == longer_run.evaluations
+    assert default_run.unseen != longer_run.unseen
 
 
 def test_an_unseen_client_that_diverges_is_left_without_a_model(tmp_path, monkeypatch):
@@ -71,10 +73,10 @@ def test_an_unseen_client_that_diverges_is_left_without_a_model(tmp_path, monkey
             raise DivergedError("client 1: the loss is nan; lower lr")
         return gradient(self, W, indices, criterion, above, views, cache)
 
-    whole = pomona.run(coming("fedamp"))
+    undisturbed = pomona.run(coming("fedamp"))
     monkeypatch.setattr(TorchObjective, "gradient", breaks)
     result = pomona.run(coming("fedamp"), tmp_path / "run", callback=(notes := Notes()))
-    assert (result.evaluations, result.unseen) == (whole.evaluations, [])
+    assert (result.evaluations, result.unseen) == (undisturbed.evaluations, [])
     assert any("lower lr; client 1, which never trained" in note for note in notes.said)
     assert {p.name[:9] for p in (tmp_path / "run/models").iterdir()} == {
         f"client-0{i}" for i in (0, 2, 3, 4)
@@ -87,17 +89,17 @@ def test_an_unseen_client_that_diverges_is_left_without_a_model(tmp_path, monkey
 def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_first(
     name, lasting
 ):
-    one, five = (
+    single, five = (
         pomona.run(
             tiny(name, clients=5, rounds=1, membership={"unseen": [1], "adapt_rounds": rounds})
         )
         for rounds in (1, 5)
     )
-    assert (one.unseen == five.unseen) is not lasting
+    assert (single.unseen == five.unseen) is not lasting
 
 
 @pytest.mark.parametrize(
-    ("membership", "words"),
+    ("membership", "message"),
     [
         ({"unseen": [7]}, "client 7"),
         ({"joins": {"1": 9}}, "round 9"),
@@ -107,16 +109,16 @@ def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_
         ({"adapt_round": 2}, "adapt_rounds"),
     ],
 )
-def test_impossible_memberships_are_refused(membership, words):
-    with pytest.raises(ConfigError, match=words):
+def test_impossible_memberships_are_refused(membership, message):
+    with pytest.raises(ConfigError, match=message):
         pomona.run(tiny("fedavg", membership=membership))
 
 
 ROUNDS = (1, 2, 3)
-SOME = st.dictionaries(st.sampled_from((0, 1)), st.sampled_from(ROUNDS))
+ROUND_BY_CLIENT = st.dictionaries(st.sampled_from((0, 1)), st.sampled_from(ROUNDS))
 
 
-@given(SOME, SOME, st.sampled_from([(), (0,), (2,)]))
+@given(ROUND_BY_CLIENT, ROUND_BY_CLIENT, st.sampled_from([(), (0,), (2,)]))
 def test_the_first_round_without_members_is_named_as_if_all_were_looked_at(joins, leaves, unseen):
     try:
         membership = Membership(joins=joins, leaves=leaves, unseen=unseen)
@@ -134,26 +136,26 @@ def test_the_first_round_without_members_is_named_as_if_all_were_looked_at(joins
 
 
 def test_only_rounds_after_a_leave_are_looked_at(monkeypatch):
-    asked, members = [], Membership.members
+    numbers, members = [], Membership.members
 
     def noted(self, clients, number):
-        asked.append(number)
+        numbers.append(number)
         return members(self, clients, number)
 
     monkeypatch.setattr(Membership, "members", noted)
     Membership().check(4, 10**6)
     Membership(leaves={0: 5, 1: 10**6}, joins={2: 9}).check(4, 10**6)
-    assert asked == [1, 1, 6]  # a round after the last is none
+    assert numbers == [1, 1, 6]  # a round after the last is none
 
 
 def test_without_changes_every_round_has_the_roster_itself():
-    everybody = Roster((3, 1, 2))
-    planned = PlannedMembership(Membership(), everybody)
-    assert planned.roster(7) is everybody
-    assert planned.roster(7, guest=1) == everybody
-    left = PlannedMembership(Membership(leaves={0: 1}), everybody)
+    roster = Roster((3, 1, 2))
+    planned = PlannedMembership(Membership(), roster)
+    assert planned.roster(7) is roster
+    assert planned.roster(7, guest=1) == roster
+    left = PlannedMembership(Membership(leaves={0: 1}), roster)
     assert left.roster(2).sizes == (0, 1, 2)
-    assert left.roster(2, guest=0) == everybody
+    assert left.roster(2, guest=0) == roster
 
 
 def test_members_are_a_function_of_the_round():

@@ -107,8 +107,8 @@ def test_dropout_repeats_by_seed_whatever_the_workers(monkeypatch):
         for w in (1, 1, 3)
     ]
     assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
-    other = pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, seed=1))
-    assert other.evaluations != runs[0].evaluations
+    other_seed = pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, seed=1))
+    assert other_seed.evaluations != runs[0].evaluations
 
 
 def test_large_answers_of_many_clients_do_not_block():
@@ -137,13 +137,13 @@ def large(keeper, client):
 
 def test_more_clients_than_files_that_may_be_open(monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = len(list(Path("/dev/fd").iterdir())) + 60  # of which this process's pipes are four
-    held = SimpleNamespace(
+    limit = len(list(Path("/dev/fd").iterdir())) + 60  # of which this process's pipes are four
+    limited = SimpleNamespace(
         RLIMIT_NOFILE=resource.RLIMIT_NOFILE,
-        getrlimit=lambda _: (most - 30, most),
-        setrlimit=lambda what, both: resource.setrlimit(what, (both[0], hard)),
+        getrlimit=lambda _: (limit - 30, limit),
+        setrlimit=lambda limit_name, limits: resource.setrlimit(limit_name, (limits[0], hard)),
     )
-    monkeypatch.setattr(worker_process, "resource", held)
+    monkeypatch.setattr(worker_process, "resource", limited)
     transport = Workers(
         Processes(lambda groups: None),
         tuple((i,) for i in range(500)),
@@ -152,9 +152,9 @@ def test_more_clients_than_files_that_may_be_open(monkeypatch):
         StaleModels.in_memory({}, None),
     )
     try:
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most  # all that the system allows
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit  # all that the system allows
         assert [int(row) for row in transport.collect(number, range(20))] == list(range(20))
-        with pytest.raises(ConfigError, match=f"open files.*\\({most}\\).*workers = 1"):
+        with pytest.raises(ConfigError, match=f"open files.*\\({limit}\\).*workers = 1"):
             transport.collect(number, range(500))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -223,11 +223,11 @@ def test_a_test_row_with_a_huge_value_decides_nothing(name, tmp_path, monkeypatc
         config = pomona.Config(method=name, data=outlying(value), rounds=3, lr=0.1)
         runs.append(pomona.run(config, tmp_path / f"{value}", callback=notes))
     plain, huge = runs
-    for one, other in zip(plain.rounds, huge.rounds, strict=True):
-        assert other.cohort == (0, 1, 2)
-        assert (other.loss, other.refused) == (one.loss, ())
-    for one, other in zip(plain.evaluations, huge.evaluations, strict=True):
-        assert other.value == (one.value if one.split != "test" else (*one.value[:2], None))
+    for a, b in zip(plain.rounds, huge.rounds, strict=True):
+        assert b.cohort == (0, 1, 2)
+        assert (b.loss, b.refused) == (a.loss, ())
+    for a, b in zip(plain.evaluations, huge.evaluations, strict=True):
+        assert b.value == (a.value if a.split != "test" else (*a.value[:2], None))
     assert digest_of_models(tmp_path / "1.0") == digest_of_models(tmp_path / "3.4e+38")
     assert set(huge.answers) == set(plain.answers) - {2}
     undefined = [note for note in notes.said if "is not finite" in note]
@@ -254,26 +254,28 @@ def test_a_number_that_no_record_can_hold_is_one_line(value):
     assert record.events == []
 
 
-@pytest.mark.parametrize("over", [{}, {"absence": 0.9, "secure_aggregation": {"max_norm": 1.0}}])
-def test_the_callers_number_of_threads_is_left_as_it_was(over):
-    before = torch.get_num_threads()
+@pytest.mark.parametrize(
+    "settings", [{}, {"absence": 0.9, "secure_aggregation": {"max_norm": 1.0}}]
+)
+def test_the_callers_number_of_threads_is_left_as_it_was(settings):
+    thread_count = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(QuorumError) if over else nullcontext():
-            pomona.run(tiny("fedavg", **over))
+        with pytest.raises(QuorumError) if settings else nullcontext():
+            pomona.run(tiny("fedavg", **settings))
         assert torch.get_num_threads() == 2
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(thread_count)
 
 
 def test_a_full_disk_is_one_line():
     record = RunRecord(None, {})
 
-    class Full:
+    class FullDisk:
         def write(self, text):
             raise OSError(28, "No space left on device")
 
-    record.folder, record._file = Path("run"), Full()
+    record.folder, record._file = Path("run"), FullDisk()
     with pytest.raises(StorageError, match="No space left"):
         record.event("any", number=1)
 
@@ -294,7 +296,7 @@ class Bound(Exception):
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "text"),
+    ("fault", "error_type", "text"),
     [
         (ZeroDivisionError("own"), ZeroDivisionError, "own"),
         (Numbered("own", 3), RuntimeError, "Numbered: own"),
@@ -302,21 +304,21 @@ class Bound(Exception):
     ],
 )
 def test_an_exception_of_own_code_in_a_worker_comes_with_its_traceback(
-    fault, kind, text, monkeypatch
+    fault, error_type, text, monkeypatch
 ):
     def breaks_here(*_, **__):
         raise fault
 
     monkeypatch.setattr(TorchObjective, "gradient", breaks_here)
-    with pytest.raises(kind) as raised:
+    with pytest.raises(error_type) as raised:
         pomona.run(tiny("fedavg", workers=2))
     assert str(raised.value) == text
     assert ", in breaks_here" in raised.value.__notes__[0]
 
 
-def start(tmp_path):
+def started_run(tmp_path):
     """A long run of two workers in a separate process, after its first round."""
-    words = [
+    arguments = [
         "separate",
         "rounds=100000",
         "clients=4",
@@ -326,7 +328,7 @@ def start(tmp_path):
         str(tmp_path / "r"),
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "pomona", "run", *words],
+        [sys.executable, "-m", "pomona", "run", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -357,13 +359,13 @@ def alive(pid):
     not Path("/proc/self/task").exists(), reason="needs a /proc file system to see child processes"
 )
 @pytest.mark.parametrize(
-    "how", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT])
+    "signum", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT])
 )
-def test_no_worker_outlives_its_run(tmp_path, how):
-    process = start(tmp_path)
+def test_no_worker_outlives_its_run(tmp_path, signum):
+    process = started_run(tmp_path)
     workers = children(process.pid)
     assert len(workers) == 2
-    os.kill(process.pid, how)
+    os.kill(process.pid, signum)
     _, err = process.communicate(timeout=60)
     deadline = time.monotonic() + 60
     while any(alive(w) for w in workers) and time.monotonic() < deadline:
@@ -371,12 +373,12 @@ def test_no_worker_outlives_its_run(tmp_path, how):
     assert not any(alive(w) for w in workers)
     lines = (tmp_path / "r/events.jsonl").read_text().splitlines(keepends=True)
     assert all(json.loads(line) for line in lines if line.endswith("\n"))
-    if how == signal.SIGINT:
+    if signum == signal.SIGINT:
         assert process.returncode == 130
         assert "error[INTERRUPTED]" in err
-    cut_short = pomona.load(tmp_path / "r")
-    assert cut_short.rounds
-    assert cut_short.summary == {}
+    partial_run = pomona.load(tmp_path / "r")
+    assert partial_run.rounds
+    assert partial_run.summary == {}
 
 
 def test_what_a_method_shows_of_itself_that_is_not_finite_is_named():

@@ -46,7 +46,7 @@ def test_the_directed_relationships_tell_the_groups_apart(seed):
     """
     result = run("apple", seed)
     groups, dr = np.array(result.about["groups"]), result.matrices("dr")[-1][1]
-    same, own = groups[:, None] == groups, np.eye(24, dtype=bool)
-    assert dr[same & ~own].mean() > 1.5 * dr[~same].mean()
+    same_group, diagonal = groups[:, None] == groups, np.eye(24, dtype=bool)
+    assert dr[same_group & ~diagonal].mean() > 1.5 * dr[~same_group].mean()
     clustered = groups[order(dr)]
     assert (np.diff(clustered) != 0).sum() == 3  # four groups, each in one piece

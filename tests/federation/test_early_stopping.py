@@ -28,17 +28,17 @@ def curve(values, losses=None):
 @pytest.mark.long
 @given(means, st.sampled_from([ACCURACY, LOSS]))
 def test_the_best_round_is_that_of_the_summary(values, metric):
-    found = best(curve(values), metric)
+    point = best(curve(values), metric)
     trained = [v for v in values[1:] if v is not None]
     if not trained:
-        assert found is None
+        assert point is None
         return
-    same = best_rounds(
+    expected = best_rounds(
         range(len(values)), [[0.5]] * len(values), [1], [[v] for v in values], metric
     )
-    assert found.round == same.best_validation.round
-    assert found.value == (max if metric.higher else min)(trained)
-    assert found.since == len(values) - 1 - found.round
+    assert point.round == expected.best_validation.round
+    assert point.value == (max if metric.higher else min)(trained)
+    assert point.since == len(values) - 1 - point.round
 
 
 def test_a_gain_that_is_too_small_is_none():
@@ -68,7 +68,7 @@ def test_the_loss_decides_where_the_metric_is_undefined_throughout():
     )
 
 
-OWN = [
+OWN_BEST = [
     # a client's own values and losses; round, value, metric and later evaluations of its best
     ([None, 0.9, 0.8], [9.0, 0.3, 0.1], (1, 0.9, ACCURACY, 1)),
     ([None, 0.9, None, None, 0.2], [9.0, 0.1, 0.5, 0.4, 0.3], (3, 0.4, LOSS, 1)),
@@ -77,9 +77,9 @@ OWN = [
 
 
 def test_of_one_clients_rounds_those_without_the_metric_are_better_and_the_loss_orders_them():
-    for values, losses, expected in OWN:
+    for values, losses, expected in OWN_BEST:
         assert best(curve(values, losses), ACCURACY, single_client=True) == expected
-    values, losses, _ = OWN[1]
+    values, losses, _ = OWN_BEST[1]
     assert best(curve(values, losses), ACCURACY) == (1, 0.9, ACCURACY, 3)
     assert best(curve(values, losses), ACCURACY, first_round=4) == (4, 0.2, ACCURACY, 0)
     assert best(curve([None] * 2), ACCURACY, single_client=True) is None
@@ -119,7 +119,7 @@ def test_a_curve_has_the_evaluations_of_the_headline_model_on_validation():
 
 def test_a_run_is_spent_once_patience_and_its_least_number_of_rounds_are_over():
     rounds = [evaluation(k, score) for k, score in enumerate((0.5, 0.55, 0.58), start=1)]
-    for stop, spent in (
+    for stop, stops in (
         ({"patience": 2, "min_gain": 0.1}, True),
         ({"patience": 2, "min_gain": 0.1, "after": 3}, True),
         ({"patience": 2, "min_gain": 0.1, "after": 4}, False),
@@ -128,30 +128,30 @@ def test_a_run_is_spent_once_patience_and_its_least_number_of_rounds_are_over():
         ({}, False),
     ):
         curve = validation(*rounds, **stop)
-        assert curve.should_stop == spent, stop
+        assert curve.should_stop == stops, stop
         assert curve.best.round == (1 if "min_gain" in stop else 3)
         assert curve.best_round == 3  # however small its gain
 
 
 def test_a_client_that_would_decide_alone_is_named_with_what_counts_instead():
-    before = evaluation(1, 0.25, 1.0, 0.25)
+    earlier = evaluation(1, 0.25, 1.0, 0.25)
     false, missing = evaluation(2, 0.5, 0.0, 0.5), evaluation(2, 0.5, None, 0.5)
-    for last, words in (
+    for last, phrases in (
         (false, ("-1", "+0.25 to +0.25")),
         (missing, ("missing", "+0.25 to +0.25")),
     ):
-        curve = validation(before, last)
+        curve = validation(earlier, last)
         ((client, phrase),) = curve.overruled.items()
         assert client == 1
-        assert all(word in phrase for word in words)
+        assert all(word in phrase for word in phrases)
         curve.chooses = False
         assert curve.overruled == {}
-    assert validation(before, false, evaluation(3, 0.5, 0.0, 0.75)).overruled == {}
+    assert validation(earlier, false, evaluation(3, 0.5, 0.0, 0.75)).overruled == {}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "over", "rounds"),
+    ("method", "overrides", "rounds"),
     [
         # evaluated as trained: best in round 1, two evaluations later patience ends
         ("apfl", {}, 3),
@@ -165,28 +165,30 @@ def test_a_client_that_would_decide_alone_is_named_with_what_counts_instead():
         ("apfl", {"eval_every": 2, "rounds": 12, "stop": {**NEVER, "after": 7}}, 8),
     ],
 )
-def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method, over, rounds):
+def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(
+    method, overrides, rounds
+):
     callback = Notes()
-    settings = {**RUN, **over}
-    short, whole = (
+    settings = {**RUN, **overrides}
+    stopped, complete = (
         pomona.run(tiny(method, **{**settings, "stop": stop}), callback=callback)
-        for stop in (over.get("stop", NEVER), None)
+        for stop in (overrides.get("stop", NEVER), None)
     )
-    assert [r.round for r in short.rounds] == list(range(1, rounds + 1))
-    assert [r.loss for r in short.rounds] == [r.loss for r in whole.rounds][:rounds]
-    model, when = short.about["headline"]
+    assert [r.round for r in stopped.rounds] == list(range(1, rounds + 1))
+    assert [r.loss for r in stopped.rounds] == [r.loss for r in complete.rounds][:rounds]
+    model, when = stopped.about["headline"]
     for split in ("validation", "test"):
-        ours, theirs = (run.curve(model, when, split) for run in (short, whole))
+        ours, theirs = (run.curve(model, when, split) for run in (stopped, complete))
         assert ours[-1].round == rounds
-        known = {e.round: e.value for e in theirs}
-        assert all(e.value == known.get(e.round, e.value) for e in ours)
-    ended = rounds < settings["rounds"]
-    assert bool(short.summary["stopped"]) == ended
-    assert [short.summary["stopped"]] * ended == [
+        expected = {e.round: e.value for e in theirs}
+        assert all(e.value == expected.get(e.round, e.value) for e in ours)
+    ends_early = rounds < settings["rounds"]
+    assert bool(stopped.summary["stopped"]) == ends_early
+    assert [stopped.summary["stopped"]] * ends_early == [
         note for note in callback.said if note.startswith("stopped")
     ]
-    assert not whole.summary["stopped"]
-    assert sorted(short.models) == sorted(whole.models)
+    assert not complete.summary["stopped"]
+    assert sorted(stopped.models) == sorted(complete.models)
 
 
 @pytest.mark.long
@@ -197,40 +199,40 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
     from pomona.federation.checkpointing import Checkpointing
 
     config = tiny(method, **RUN, stop=NEVER)
-    whole = pomona.run(config, tmp_path / "whole")
+    expected = pomona.run(config, tmp_path / "whole")
     callback = Notes()
-    again = pomona.run(config, tmp_path / "whole", callback, resume=True)
-    assert [r.loss for r in again.rounds] == [r.loss for r in whole.rounds]
+    reopened = pomona.run(config, tmp_path / "whole", callback, resume=True)
+    assert [r.loss for r in reopened.rounds] == [r.loss for r in expected.rounds]
     assert any("is finished; nothing to do" in note for note in callback.said)
-    more = pomona.run(
+    extended = pomona.run(
         tiny(method, **{**RUN, "rounds": 9}, stop=NEVER), tmp_path / "whole", resume=True
     )
-    assert len(more.rounds) == len(whole.rounds)
-    assert more.summary["stopped"] == whole.summary["stopped"]
+    assert len(extended.rounds) == len(expected.rounds)
+    assert extended.summary["stopped"] == expected.summary["stopped"]
 
-    last = len(whole.rounds)
+    last = len(expected.rounds)
     # before patience ends, and between the last commit and the closing evaluation
-    for cut in (2, last):
-        commit, out = Checkpointing.commit, tmp_path / f"cut-{cut}"
+    for last_round in (2, last):
+        commit, folder = Checkpointing.commit, tmp_path / f"cut-{last_round}"
 
-        def breaks(self, number, tensors, meta, cut=cut, commit=commit):
+        def breaks(self, number, tensors, meta, last_round=last_round, commit=commit):
             commit(self, number, tensors, meta)
-            if number == cut:
+            if number == last_round:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr(Checkpointing, "commit", breaks)
             with pytest.raises(KeyboardInterrupt):
-                pomona.run(config, out)
-        resumed = pomona.run(config, out, resume=True)
-        assert resumed.evaluations == whole.evaluations
-        assert resumed.summary["stopped"] == whole.summary["stopped"]
+                pomona.run(config, folder)
+        resumed = pomona.run(config, folder, resume=True)
+        assert resumed.evaluations == expected.evaluations
+        assert resumed.summary["stopped"] == expected.summary["stopped"]
 
 
 @pytest.mark.slow
 def test_workers_stop_alike():
-    alone, both = (pomona.run(tiny("fedavg", **RUN, stop=NEVER, workers=w)) for w in (1, 2))
-    assert alone.evaluations == both.evaluations
+    single, parallel = (pomona.run(tiny("fedavg", **RUN, stop=NEVER, workers=w)) for w in (1, 2))
+    assert single.evaluations == parallel.evaluations
 
 
 @pytest.mark.long

@@ -32,9 +32,9 @@ CURVE = 5e-3
 NATIVE = [name for name in sorted(METHODS) if name != "gpfl"]  # whose valve is PyTorch's
 
 
-def run(name="fedavg", folder=None, resume=False, method=None, **over):
-    heard = Notes()
-    return pomona.run(tiny(name, method, **over), folder, heard, resume), heard.said
+def run(name="fedavg", folder=None, resume=False, method=None, **settings):
+    notes = Notes()
+    return pomona.run(tiny(name, method, **settings), folder, notes, resume), notes.said
 
 
 def computed(result):
@@ -53,9 +53,9 @@ def missing(monkeypatch):
 
 def test_without_the_package_auto_is_pytorch_and_says_why(missing):
     by_torch, silent = run(engine="torch")
-    by_auto, said = run(engine="auto")
+    by_auto, notes = run(engine="auto")
     assert silent == []
-    assert said == [f"engine = torch: the package pomona-native is not installed; {INSTALL}"]
+    assert notes == [f"engine = torch: the package pomona-native is not installed; {INSTALL}"]
     assert computed(by_auto) == computed(by_torch)
     assert by_auto.config["engine"] == "torch"
     assert "pomona-native" not in versions()
@@ -96,20 +96,20 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "why"), UNUSABLE)
-def test_a_package_that_cannot_be_used_stops_no_run_and_is_a_stated_reason(package, text, why):
+@pytest.mark.parametrize(("text", "reason"), UNUSABLE)
+def test_a_package_that_cannot_be_used_stops_no_run_and_is_a_stated_reason(package, text, reason):
     by_torch, _ = run(engine="torch")
     package(text)
-    same, silent = run(engine="torch")
-    by_auto, (said,) = run(engine="auto")
+    with_package, silent = run(engine="torch")
+    by_auto, (note,) = run(engine="auto")
     assert silent == []
-    assert said.startswith("engine = torch: ")
-    assert why in said
-    assert computed(by_auto) == computed(same) == computed(by_torch)
+    assert note.startswith("engine = torch: ")
+    assert reason in note
+    assert computed(by_auto) == computed(with_package) == computed(by_torch)
     assert "pomona-native" not in versions()
     with pytest.raises(ConfigError, match="is not possible") as refused:
         Scenario.prepare(tiny("fedavg", engine="native"))
-    assert why in str(refused.value)
+    assert reason in str(refused.value)
 
 
 @installed
@@ -117,18 +117,18 @@ def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     from pomona_native.network import NativeNetwork
 
     largest = max(len(c.train) for c in Scenario.prepare(tiny("fedavg")).partition.clients)
-    whole = {"batch_size": 10**6}  # no batch has more samples than its client
+    full_batches = {"batch_size": 10**6}  # no batch has more samples than its client
     monkeypatch.setattr(NativeNetwork, "max_batch", largest - 1)
-    why = (
+    reason = (
         f"a batch has {largest} samples, a call of this network takes {largest - 1}; lower "
         "batch_size"
     )
-    _, said = run(engine="auto", **whole)
-    assert said == [f"engine = torch: {why}"]
-    with pytest.raises(ConfigError, match=why):
-        Scenario.prepare(tiny("fedavg", engine="native", **whole))
+    _, notes = run(engine="auto", **full_batches)
+    assert notes == [f"engine = torch: {reason}"]
+    with pytest.raises(ConfigError, match=reason):
+        Scenario.prepare(tiny("fedavg", engine="native", **full_batches))
     monkeypatch.setattr(NativeNetwork, "max_batch", largest)
-    assert Scenario.prepare(tiny("fedavg", engine="native", **whole)).why_torch() == ""
+    assert Scenario.prepare(tiny("fedavg", engine="native", **full_batches)).why_torch() == ""
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -144,15 +144,15 @@ def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
     assert any("emulates bf16" in note.text for note in run_checks.cautions(scenario)) is not exact
     by_torch = run_checks.cautions(scenario.with_settings(engine="torch"))
     assert any("no bf16 arithmetic" in note.text for note in by_torch) is exact
-    for why, same in (("", run_checks.cautions(scenario)), ("no", by_torch)):
-        monkeypatch.setattr(Scenario, "why_torch", lambda _, why=why: why)
-        assert run_checks.cautions(scenario.with_settings(engine="auto")) == same
+    for reason, expected in (("", run_checks.cautions(scenario)), ("no", by_torch)):
+        monkeypatch.setattr(Scenario, "why_torch", lambda _, text=reason: text)
+        assert run_checks.cautions(scenario.with_settings(engine="auto")) == expected
 
 
 def test_of_the_machine_a_record_names_system_and_architecture_alone():
-    said = versions()["platform"]
-    assert said == f"{platform.system()} {platform.machine()}"
-    assert platform.release() not in said
+    recorded = versions()["platform"]
+    assert recorded == f"{platform.system()} {platform.machine()}"
+    assert platform.release() not in recorded
 
 
 def test_without_the_package_native_is_refused_before_anything_is_computed(missing):
@@ -169,28 +169,28 @@ def test_without_the_package_native_is_refused_before_anything_is_computed(missi
 
 @installed
 @pytest.mark.parametrize(
-    ("over", "why"),
+    ("settings", "reason"),
     [
         ({"model": {"name": "efficientnet-lite0"}}, "ZeroPad2d"),
         ({"model": {"name": "mlp", "label_smoothing": 0.1}}, "plain cross-entropy"),
     ],
 )
-def test_what_the_package_does_not_know_is_pytorchs(over, why):
-    config = tiny("fedavg", engine="auto", **over)
-    assert why in Scenario.prepare(config).why_torch()
-    with pytest.raises(ConfigError, match=why):
+def test_what_the_package_does_not_know_is_pytorchs(settings, reason):
+    config = tiny("fedavg", engine="auto", **settings)
+    assert reason in Scenario.prepare(config).why_torch()
+    with pytest.raises(ConfigError, match=reason):
         Scenario.prepare(config.model_copy(update={"engine": "native"}))
 
 
 @installed
 def test_a_run_says_and_records_its_engine(tmp_path):
-    _, said = run(folder=tmp_path / "run", engine="auto")
+    _, notes = run(folder=tmp_path / "run", engine="auto")
     release = load_engine("native").release
-    assert said == [f"engine = native: pomona-native {release}"]
-    found = pomona.load(tmp_path / "run")
-    assert found.config["engine"] == "native"
-    assert found.about["engine"] == "native"
-    assert found.about["versions"]["pomona-native"] == release
+    assert notes == [f"engine = native: pomona-native {release}"]
+    loaded = pomona.load(tmp_path / "run")
+    assert loaded.config["engine"] == "native"
+    assert loaded.about["engine"] == "native"
+    assert loaded.about["versions"]["pomona-native"] == release
 
 
 @installed
@@ -201,17 +201,17 @@ def test_a_run_says_and_records_its_engine(tmp_path):
     ),
 )
 def test_results_do_not_depend_on_the_number_of_workers(name):
-    alone, _ = run(
+    one_worker, _ = run(
         name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0
     )
-    two, _ = run(
+    two_workers, _ = run(
         name,
         engine="native",
         model={"name": "small"},
         momentum=0.5 if name == "fedavg" else 0.0,
         workers=2,
     )
-    assert computed(alone) == computed(two)
+    assert computed(one_worker) == computed(two_workers)
 
 
 @installed
@@ -220,9 +220,9 @@ def test_results_do_not_depend_on_who_is_in_a_call(name):
     """Clients of unlike size one by one; and in the calls that a run chooses itself."""
     settings = {"engine": "native", "clients": 5, "model": {"name": "small"}, "batch_size": 7}
     settings["partition"] = {"name": "dirichlet", "beta": 0.5, "min_size": 3}
-    ways = {"rows_per_call": 1}, {"rows_per_call": 5}, {"workers": 1}, {"workers": 2}
-    alone, *together = (computed(run(name, **settings, **way)[0]) for way in ways)
-    assert all(result == alone for result in together)
+    variants = {"rows_per_call": 1}, {"rows_per_call": 5}, {"workers": 1}, {"workers": 2}
+    unbatched, *batched = (computed(run(name, **settings, **variant)[0]) for variant in variants)
+    assert all(result == unbatched for result in batched)
 
 
 @installed
@@ -232,24 +232,24 @@ def test_apple_learns_the_same_in_calls_of_any_size(step):
     method = {"name": "apple", "core_step": step, "mu": 0.1}
     skewed = {"name": "dirichlet", "beta": 0.5, "min_size": 2}
     settings = {"engine": "native", "clients": 9, "partition": skewed, "momentum": 0.5, "rounds": 3}
-    alone, one, two = (
-        run("apple", method=method, **settings, **how)[0]
-        for how in ({"rows_per_call": 1}, {"workers": 1}, {"workers": 2})
+    unbatched, one_worker, two_workers = (
+        run("apple", method=method, **settings, **variant)[0]
+        for variant in ({"rows_per_call": 1}, {"workers": 1}, {"workers": 2})
     )
-    assert computed(alone) == computed(one) == computed(two)
+    assert computed(unbatched) == computed(one_worker) == computed(two_workers)
 
 
 @installed
 @pytest.mark.parametrize("engine", ["native", "auto"])
 def test_a_run_goes_on_with_the_engine_it_was_begun_with(tmp_path, engine):
-    whole, _ = run(rounds=4, engine="native")
+    uninterrupted, _ = run(rounds=4, engine="native")
     run(folder=tmp_path / "run", rounds=2, engine="native")
     with pytest.raises(CheckpointError, match="engine"):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="torch")
-    parts, said = run(folder=tmp_path / "run", rounds=4, resume=True, engine=engine)
-    assert computed(parts) == computed(whole)
-    named = [line for line in said if "engine = " in line]
-    assert named == (
+    resumed, notes = run(folder=tmp_path / "run", rounds=4, resume=True, engine=engine)
+    assert computed(resumed) == computed(uninterrupted)
+    engine_notes = [line for line in notes if "engine = " in line]
+    assert engine_notes == (
         [] if engine == "native" else [f"engine = native, as {tmp_path / 'run'} was begun with"]
     )
 
@@ -257,9 +257,9 @@ def test_a_run_goes_on_with_the_engine_it_was_begun_with(tmp_path, engine):
 @installed
 def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
     run(folder=tmp_path / "run", rounds=2)
-    parts, said = run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
-    assert computed(parts) == computed(run(rounds=4)[0])
-    assert any(line.startswith("engine = torch, as ") for line in said)
+    resumed, notes = run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
+    assert computed(resumed) == computed(run(rounds=4)[0])
+    assert any(line.startswith("engine = torch, as ") for line in notes)
 
 
 @installed
@@ -270,9 +270,9 @@ def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
         ConfigError, match=r"not installed.*; continue where it is available, or give another"
     ):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
-    again, said = run(folder=tmp_path / "run", rounds=2, resume=True, engine="auto")
-    assert computed(again) == computed(pomona.load(tmp_path / "run"))
-    assert said[-1].endswith("is finished; nothing to do")
+    resumed, notes = run(folder=tmp_path / "run", rounds=2, resume=True, engine="auto")
+    assert computed(resumed) == computed(pomona.load(tmp_path / "run"))
+    assert notes[-1].endswith("is finished; nothing to do")
 
 
 def require_pytorchs_losses(name, method=None, **settings):
@@ -330,10 +330,10 @@ def test_fedprox_without_its_term_is_fedavg():
 
 
 def test_the_demo_says_nothing_of_engines(missing):
-    heard = Notes()
+    notes = Notes()
     method = {"name": "fedavg"}
-    pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), callback=heard)
-    assert not any("engine" in line for line in heard.said)
+    pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), callback=notes)
+    assert not any("engine" in line for line in notes.said)
 
 
 @installed

@@ -31,20 +31,20 @@ def problem(name, sizes):
     return suited(METHODS[name](), uneven(*sizes))
 
 
-def verdicts(name, sizes, seed, rounds, **over):
+def verdicts(name, sizes, seed, rounds, **settings):
     """The verdicts on honest rounds, each with the history of those before."""
     run = Federation(METHODS[name]().method(), problem(name, sizes), seed)
     server, history = run.method.server, History()
-    beside = run.method.card.exchange.non_model_entries()
+    extra = run.method.card.exchange.non_model_entries()
     for number in range(1, rounds + 1):
-        round_ = passes(METHODS[name](), number, seed=seed, **over)
-        down = server.downlink(run.server, run.ids, run.roster, round_)
-        spec, asked = server.uplink_form(run.server), dict(zip(run.ids, sizes, strict=True))
+        round_ = passes(METHODS[name](), number, seed=seed, **settings)
+        downlink = server.downlink(run.server, run.ids, run.roster, round_)
+        spec, counts = server.uplink_form(run.server), dict(zip(run.ids, sizes, strict=True))
         expected = Expected(
-            "run", number, asked, spec, len(sizes), server.invalid, beside, down, run.initial
+            "run", number, counts, spec, len(sizes), server.invalid, extra, downlink, run.initial
         )
         run.round(round_)
-        arrivals = [Arrival(r, "run", number, asked[r.client]) for r in run.replies]
+        arrivals = [Arrival(r, "run", number, counts[r.client]) for r in run.replies]
         verdict = admit(arrivals, expected, history)
         history = verdict.history
         yield verdict
@@ -71,12 +71,12 @@ def liars(monkeypatch, factor, clients=(1,), rounds=(1,)):
     """Multiply what some clients send in some rounds."""
     visit = Inline.visit
 
-    def visits(transport, request, down):
+    def visits(transport, request, downlink):
         return [
             replace(a, reply=replace(a.reply, uplink=scaled(a.reply.uplink, factor)))
             if request.trains and request.round.number in rounds and a.reply.client in clients
             else a
-            for a in visit(transport, request, down)
+            for a in visit(transport, request, downlink)
         ]
 
     monkeypatch.setattr(Inline, "visit", visits)
@@ -108,12 +108,12 @@ def test_a_lie_in_the_first_round_is_refused_by_name_and_the_run_goes_on(
     assert all(row.loss.count(None) == 0 for row in result.rounds)
 
 
-def of(*norms, sent=0.0, history=(), spec="model", auxiliary=()):
+def verdict_on(*norms, sent_norm=0.0, history=(), spec="model", auxiliary=()):
     """The verdict on a round of clients whose tensors have these norms; the server sent one of
-    norm ``sent``.
+    norm ``sent_norm``.
     """
     sizes = dict.fromkeys(range(len(norms)), 10)
-    row = torch.tensor([sent, 0.0, 0.0, 0.0])
+    row = torch.tensor([sent_norm, 0.0, 0.0, 0.0])
     downlink = {"model": base.Rows.broadcast(row, len(norms))}
     expected = Expected(
         "run", 1, sizes, {spec: torch.zeros(4)}, len(norms), auxiliary=auxiliary, downlink=downlink
@@ -130,76 +130,76 @@ def refused(verdict):
 
 
 def test_what_was_sent_bounds_what_comes_back():
-    assert refused(of(999 * 7.0, 8.0, sent=7.0)) == []
-    assert refused(of(1001 * 8.0, 8.0, sent=7.0)) == [0]
-    assert refused(of(1001 * 7.0, sent=7.0)) == [0]  # one client alone, too
-    assert refused(of(6999.0, sent=7.0)) == []
+    assert refused(verdict_on(999 * 7.0, 8.0, sent_norm=7.0)) == []
+    assert refused(verdict_on(1001 * 8.0, 8.0, sent_norm=7.0)) == [0]
+    assert refused(verdict_on(1001 * 7.0, sent_norm=7.0)) == [0]  # one client alone, too
+    assert refused(verdict_on(6999.0, sent_norm=7.0)) == []
 
 
 def test_where_zeros_were_sent_the_others_are_the_measure():
-    assert refused(of(0.02, 0.03, 2e4)) == [2]
-    assert refused(of(0.02, 2e4)) == [1]
-    assert refused(of(0.0, 0.0, 0.0)) == []
-    assert refused(of(0.0, 900.0)) == []
+    assert refused(verdict_on(0.02, 0.03, 2e4)) == [2]
+    assert refused(verdict_on(0.02, 2e4)) == [1]
+    assert refused(verdict_on(0.0, 0.0, 0.0)) == []
+    assert refused(verdict_on(0.0, 900.0)) == []
     # honest clients that all go far agree with each other
-    assert refused(of(5e6, 6e6)) == refused(of(5e6, 6e7, 5e5)) == []
+    assert refused(verdict_on(5e6, 6e6)) == refused(verdict_on(5e6, 6e7, 5e5)) == []
 
 
 def test_two_that_contradict_each_other_are_both_named_with_both_norms_and_not_struck():
-    verdict = of(2e3, 3e9)
+    verdict = verdict_on(2e3, 3e9)
     assert verdict.accepted == ()
     assert refused(verdict) == [0, 1]
     for rejection in verdict.rejected:
         assert "2e+03" in rejection.reason
         assert "3e+09" in rejection.reason
     assert verdict.history.strikes == {}
-    assert refused(of(2e3, 2e3)) == []
+    assert refused(verdict_on(2e3, 2e3)) == []
     # a third decides
-    assert refused(of(2e3, 3e9, 4e3)) == [1]
+    assert refused(verdict_on(2e3, 3e9, 4e3)) == [1]
     # and so does what was accepted before
-    assert refused(of(2e3, 3e9, history=(1.0e3, 2.0e3))) == [1]
+    assert refused(verdict_on(2e3, 3e9, history=(1.0e3, 2.0e3))) == [1]
 
 
 def test_a_change_of_the_models_shape_is_measured_by_the_model_that_was_sent():
     """SCAFFOLD's control variates are zeros at first; no other client has to confirm the change."""
-    assert refused(of(0.5, 0.5e6, sent=3.0, spec="delta", auxiliary={"delta"})) == [1]
-    assert refused(of(0.5e6, sent=3.0, spec="delta", auxiliary={"delta"})) == [0]
-    assert refused(of(0.5, 300.0, sent=3.0, spec="delta", auxiliary={"delta"})) == []
+    assert refused(verdict_on(0.5, 0.5e6, sent_norm=3.0, spec="delta", auxiliary={"delta"})) == [1]
+    assert refused(verdict_on(0.5e6, sent_norm=3.0, spec="delta", auxiliary={"delta"})) == [0]
+    assert refused(verdict_on(0.5, 300.0, sent_norm=3.0, spec="delta", auxiliary={"delta"})) == []
 
 
 def test_once_five_norms_were_accepted_their_median_is_the_measure_whatever_was_sent():
     history = (1.0, 2.0, 3.0, 50.0, 2.5)
-    assert refused(of(249.0, sent=1e9, history=history)) == []
-    assert refused(of(251.0, sent=1e9, history=history)) == [0]
+    assert refused(verdict_on(249.0, sent_norm=1e9, history=history)) == []
+    assert refused(verdict_on(251.0, sent_norm=1e9, history=history)) == [0]
 
 
 def test_zeros_accepted_before_do_not_lift_the_bound_of_what_follows():
-    assert refused(of(2.0, 3.0, 2e6, history=(0.0,) * 9)) == [2]
+    assert refused(verdict_on(2.0, 3.0, 2e6, history=(0.0,) * 9)) == [2]
 
 
 @given(
     st.lists(st.floats(2e-3, 1.0), min_size=2, max_size=4), st.floats(1e-9, 1e9), st.floats(0, 1e9)
 )
-def test_norms_within_the_early_factor_of_each_other_are_never_refused(norms, unit, sent):
+def test_norms_within_the_early_factor_of_each_other_are_never_refused(norms, unit, sent_norm):
     """Whatever their unit, and whatever was sent."""
-    assert refused(of(*(n * unit for n in norms), sent=sent)) == []
+    assert refused(verdict_on(*(n * unit for n in norms), sent_norm=sent_norm)) == []
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=3, max_size=4), st.floats(2e5, 1e30), st.data())
 def test_one_of_three_or_four_that_is_out_of_all_proportion_is_the_only_one_refused(
     norms, factor, data
 ):
-    sent = data.draw(st.sampled_from([0.0, 1.0, 10.0]))
+    sent_norm = data.draw(st.sampled_from([0.0, 1.0, 10.0]))
     liar = data.draw(st.integers(0, len(norms) - 1))
     norms[liar] *= factor
-    assert refused(of(*norms, sent=sent)) == [liar]
+    assert refused(verdict_on(*norms, sent_norm=sent_norm)) == [liar]
 
 
 def test_the_measure_of_a_resumed_run_is_that_of_the_run():
-    first = of(2.0, 3.0)
-    again = History.from_json(json.loads(json.dumps(first.history.as_json())))
-    assert again == first.history
-    assert again.latest == {0: {"model": 2.0}, 1: {"model": 3.0}}
+    first = verdict_on(2.0, 3.0)
+    restored = History.from_json(json.loads(json.dumps(first.history.as_json())))
+    assert restored == first.history
+    assert restored.latest == {0: {"model": 2.0}, 1: {"model": 3.0}}
 
 
 @pytest.mark.long
@@ -220,22 +220,22 @@ def test_a_round_whose_two_clients_contradict_each_other_fails_and_names_both(mo
     liars(monkeypatch, 1e6, clients=(0,))
     visit = Inline.visit
 
-    def visits(transport, request, down):
-        found = visit(transport, request, down)
+    def visits(transport, request, downlink):
+        arrivals = visit(transport, request, downlink)
         return [
             replace(a, reply=replace(a.reply, uplink=scaled(a.reply.uplink, 1e12)))
             if a.reply.client
             else a
-            for a in found
+            for a in arrivals
         ]
 
     monkeypatch.setattr(Inline, "visit", visits)
     with pytest.raises(QuorumError) as fault:
         pomona.run(tiny("fedavg", **RUN, clients=2))
-    told = str(fault.value)
-    assert "client 0, round 1" in told
-    assert "client 1, round 1" in told
-    assert "neither counts" in told
+    message = str(fault.value)
+    assert "client 0, round 1" in message
+    assert "client 1, round 1" in message
+    assert "neither counts" in message
 
 
 @pytest.mark.long
@@ -245,21 +245,23 @@ def test_when_everybody_diverges_the_largest_uplink_used_before_is_named(factor,
     liars(monkeypatch, factor)
     visit = Inline.visit
 
-    def diverges(transport, request, down):
-        found = visit(transport, request, down)
+    def diverges(transport, request, downlink):
+        arrivals = visit(transport, request, downlink)
         if request.round.number < 2:
-            return found
+            return arrivals
         fault = "client {}, round 2, step 1: the loss is nan; lower lr".format
-        return [replace(a, reply=Reply(a.reply.client, fault=fault(a.reply.client))) for a in found]
+        return [
+            replace(a, reply=Reply(a.reply.client, fault=fault(a.reply.client))) for a in arrivals
+        ]
 
     monkeypatch.setattr(Inline, "visit", diverges)
     with pytest.raises(DivergedError) as fault:
         pomona.run(tiny("fedavg", **RUN, clients=3))
-    told = str(fault.value)
-    assert "all clients of round 2 diverged: client 0" in told
-    assert ("look first at client 1" in told) == (factor > 1)
-    assert ("none of the uplinks used before stands out" in told) == (factor == 1)
-    assert "times the second largest" in told
+    message = str(fault.value)
+    assert "all clients of round 2 diverged: client 0" in message
+    assert ("look first at client 1" in message) == (factor > 1)
+    assert ("none of the uplinks used before stands out" in message) == (factor == 1)
+    assert "times the second largest" in message
 
 
 def test_the_largest_uplink_is_that_of_the_tensor_that_differs_most():

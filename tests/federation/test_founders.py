@@ -19,47 +19,47 @@ NAMES = ("a", "b", "c")
 def numbers(factor, seed=0):
     """Three clients with a table each; the third's inputs are in another unit."""
     draw = np.random.default_rng(seed)
-    own = {name: (draw.normal(size=(40, 3)), np.arange(40) % 2) for name in NAMES}
-    own["c"] = (own["c"][0] * factor, own["c"][1])
-    return from_clients(own)
+    tables = {name: (draw.normal(size=(40, 3)), np.arange(40) % 2) for name in NAMES}
+    tables["c"] = (tables["c"][0] * factor, tables["c"][1])
+    return from_clients(tables)
 
 
 def costs(factor):
     draw = np.random.default_rng(0)
-    own = {name: (draw.normal(size=(40, 3)), draw.normal(size=40)) for name in NAMES}
-    own["c"] = (own["c"][0], own["c"][1] * factor)
-    return from_clients(own, targets="regression")
+    tables = {name: (draw.normal(size=(40, 3)), draw.normal(size=40)) for name in NAMES}
+    tables["c"] = (tables["c"][0], tables["c"][1] * factor)
+    return from_clients(tables, targets="regression")
 
 
 def close_numbers(factor):
     """Numbers that float32 does not resolve without the offset that is learned: the median."""
     draw = np.random.default_rng(0)
-    own = {name: (1e9 + draw.normal(size=(40, 3)), np.arange(40) % 2) for name in NAMES}
-    own["c"] = (own["c"][0] * factor, own["c"][1])
-    return from_clients(own)
+    tables = {name: (1e9 + draw.normal(size=(40, 3)), np.arange(40) % 2) for name in NAMES}
+    tables["c"] = (tables["c"][0] * factor, tables["c"][1])
+    return from_clients(tables)
 
 
 def scans(factor):
     draw = np.random.default_rng(0)
-    own = {
+    arrays = {
         name: (draw.integers(0, 60, (40, 4, 4)).astype(np.uint16), np.arange(40) % 2)
         for name in NAMES
     }
-    own["c"] = ((own["c"][0] * min(factor, 1000)).astype(np.uint16), own["c"][1])
-    return from_clients(own)
+    arrays["c"] = ((arrays["c"][0] * min(factor, 1000)).astype(np.uint16), arrays["c"][1])
+    return from_clients(arrays)
 
 
 def times(factor):
     draw = np.random.default_rng(0)
-    own = {
+    tables = {
         name: (
             draw.normal(size=(40, 3)),
             np.column_stack([draw.exponential(2, 40) + 0.1, np.arange(40) % 3 > 0]),
         )
         for name in NAMES
     }
-    own["c"][1][:, 0] *= factor
-    return from_clients(own, targets="survival")
+    tables["c"][1][:, 0] *= factor
+    return from_clients(tables, targets="survival")
 
 
 def clinical(factor):
@@ -114,9 +114,9 @@ def of_members(result, rounds):
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
 def test_units_of_a_client_that_is_not_there_leave_no_trace(source, membership):
     rounds = 2 if "unseen" in membership else 1
-    one, other = (of_members(trained(source(f), membership), rounds) for f in (1, 1000))
-    assert one[0]
-    assert one == other
+    plain, scaled = (of_members(trained(source(f), membership), rounds) for f in (1, 1000))
+    assert plain[0]
+    assert plain == scaled
 
 
 @pytest.mark.long
@@ -125,11 +125,11 @@ def test_so_it_is_for_the_rate_the_metric_and_the_constant_answer():
 
     def labels(value):
         draw = np.random.default_rng(0)
-        own = {name: (draw.normal(size=(40, 3)), np.arange(40) % 4 // 3) for name in NAMES}
-        x = own["c"][0] * 1e3
-        return from_clients(own | {"c": (x, np.full(40, value))}, classes=["no", "yes"])
+        tables = {name: (draw.normal(size=(40, 3)), np.arange(40) % 4 // 3) for name in NAMES}
+        x = tables["c"][0] * 1e3
+        return from_clients(tables | {"c": (x, np.full(40, value))}, classes=["no", "yes"])
 
-    said = []
+    choices = []
     for value in (0, 1):
         config = Config(
             method="fedavg",
@@ -143,9 +143,10 @@ def test_so_it_is_for_the_rate_the_metric_and_the_constant_answer():
         scenario = Scenario.prepare(config)
         result = pomona.run(config)
         constant = constant_scores(scenario)["all"][scenario.choice.metric.name]["clients"][:2]
-        said.append((scenario.choice, constant, result.config["lr"]))
-    assert said[0] == said[1]
-    assert said[0][0].metric.name == "auroc"  # three quarters of the members' rows are of one class
+        choices.append((scenario.choice, constant, result.config["lr"]))
+    assert choices[0] == choices[1]
+    # three quarters of the members' rows are of one class
+    assert choices[0][0].metric.name == "auroc"
 
 
 def test_words_of_a_client_that_comes_later_are_unknown(tmp_path):
@@ -154,7 +155,7 @@ def test_words_of_a_client_that_comes_later_are_unknown(tmp_path):
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     data = {"name": "text", "path": tmp_path / "rows.csv", "label_column": "y"}
     data |= {"text_columns": ["text"], "client_column": "site"}
-    words = [
+    vocabularies = [
         Scenario.prepare(
             Config(
                 method="fedavg",
@@ -167,8 +168,8 @@ def test_words_of_a_client_that_comes_later_are_unknown(tmp_path):
         ).dataset.words
         for membership in ({}, LATE[0])
     ]
-    assert {*words[0]} == {"same", "worda", "wordb", "wordc"}
-    assert {*words[1]} == {"same", "worda", "wordb"}
+    assert {*vocabularies[0]} == {"same", "worda", "wordb", "wordc"}
+    assert {*vocabularies[1]} == {"same", "worda", "wordb"}
 
 
 def test_a_client_learns_its_own_form_from_its_own_rows():

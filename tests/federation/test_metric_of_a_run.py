@@ -41,7 +41,7 @@ def hospitals(events=0.05, n=1500):
     )
 
 
-def run(method, out=None, data=None, **settings):
+def run(method, folder=None, data=None, **settings):
     config = resolve(
         {
             "method": method,
@@ -54,7 +54,9 @@ def run(method, out=None, data=None, **settings):
         settings,
     )
     notes = Notes()
-    return simulate(Scenario.prepare(config, lambda _: data or hospitals()), out, notes), notes.said
+    return simulate(
+        Scenario.prepare(config, lambda _: data or hospitals()), folder, notes
+    ), notes.said
 
 
 @pytest.fixture(scope="module")
@@ -77,30 +79,30 @@ def test_few_events_are_judged_by_ranking_them(pair):
 
 
 def test_one_line_says_which_metric_and_why():
-    _, said = run("separate", rounds=1)
-    (line,) = [text for text in said if "metric" in text]
+    _, notes = run("separate", rounds=1)
+    (line,) = [text for text in notes if "metric" in text]
     assert "AUROC" in line
     assert "'no'" in line
     assert "%" in line
-    result, said = run("separate", rounds=1, metric="accuracy")
+    result, notes = run("separate", rounds=1, metric="accuracy")
     assert result.about["metric"] == "accuracy"
-    assert not [text for text in said if "metric" in text]
+    assert not [text for text in notes if "metric" in text]
 
 
 def test_predictions_are_kept_and_read_back(pair):
     for result in pair:
-        again = pomona.load(result.folder)
+        loaded = pomona.load(result.folder)
         key = tuple(result.about["headline"])
         last = result.curve(*key, "test")[-1]
         for client in range(5):
-            outputs, targets = again.predictions(client)
+            outputs, targets = loaded.predictions(client)
             assert outputs.dtype == np.float32
             assert len(outputs) == result.about["sizes"]["test"][client]
             assert np.array_equal(outputs, result.predictions(client)[0])
             assert compute("auroc", outputs, targets, TASKS["classes"]) == pytest.approx(
                 last.value[client]
             )
-        assert again.predictions(5) is None
+        assert loaded.predictions(5) is None
 
 
 def test_a_damaged_file_of_predictions_is_named(pair, tmp_path):
@@ -116,17 +118,17 @@ def test_a_damaged_file_of_predictions_is_named(pair, tmp_path):
 
 def test_gains_over_training_alone_are_those_of_the_areas(pair):
     separate, fedavg = pair
-    each, mean = gains(fedavg, separate)
-    assert each[2] is None
-    assert all(each[i] for i in (0, 1, 3, 4))
-    ends = [r.curve(*r.about["headline"], "test")[-1].value for r in (fedavg, separate)]
+    clients, mean = gains(fedavg, separate)
+    assert clients[2] is None
+    assert all(clients[i] for i in (0, 1, 3, 4))
+    scores = [r.curve(*r.about["headline"], "test")[-1].value for r in (fedavg, separate)]
     for i in (0, 1, 3, 4):
-        assert each[i].value == pytest.approx(ends[0][i] - ends[1][i])
-        assert each[i].events < 6
-        assert each[i].interval is None
-    assert mean.value == pytest.approx(np.mean([g.value for g in each if g]))
-    assert (mean.clients, [one.client for one in mean.excluded], mean.interval) == (4, [2], None)
-    assert gains(fedavg, separate) == (each, mean)
+        assert clients[i].value == pytest.approx(scores[0][i] - scores[1][i])
+        assert clients[i].events < 6
+        assert clients[i].interval is None
+    assert mean.value == pytest.approx(np.mean([g.value for g in clients if g]))
+    assert (mean.clients, [e.client for e in mean.excluded], mean.interval) == (4, [2], None)
+    assert gains(fedavg, separate) == (clients, mean)
 
 
 def test_what_a_constant_answer_reaches_is_on_record(pair):
@@ -137,19 +139,17 @@ def test_what_a_constant_answer_reaches_is_on_record(pair):
     scenario = Scenario.prepare(
         resolve({"method": "fedavg", "partition": "natural"}), lambda _: data
     )
-    held = [data.y[c.test] for c in scenario.partition.clients]
+    ys = [data.y[c.test] for c in scenario.partition.clients]
     for result in pair:
-        for whose in ("own", "all"):
-            constant = result.about["constant"][whose]
-            assert constant["accuracy"]["clients"] == pytest.approx([(y == 0).mean() for y in held])
-            assert constant["accuracy"]["pooled"] == pytest.approx(
-                (np.concatenate(held) == 0).mean()
-            )
+        for scope in ("own", "all"):
+            constant = result.about["constant"][scope]
+            assert constant["accuracy"]["clients"] == pytest.approx([(y == 0).mean() for y in ys])
+            assert constant["accuracy"]["pooled"] == pytest.approx((np.concatenate(ys) == 0).mean())
             assert constant["auroc"]["clients"] == [0.5, 0.5, None, 0.5, 0.5]
             assert constant["auroc"]["pooled"] is None
     shares = [(data.y[c.train].sum() + 1) / (len(c.train) + 2) for c in scenario.partition.clients]
     losses = [
-        -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() for y, p in zip(held, shares, strict=True)
+        -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() for y, p in zip(ys, shares, strict=True)
     ]
     assert pair[0].about["constant"]["own"]["loss"]["clients"] == pytest.approx(losses, rel=1e-5)
 

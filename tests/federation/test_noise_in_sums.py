@@ -38,9 +38,9 @@ PRIVACY = {
 TERMS = {"max_norm": 50.0, "minimum": CLIENTS}
 
 
-def config(method="fedavg", **over):
+def config(method="fedavg", **settings):
     tree = {"privacy": {**PRIVACY}, "secure_aggregation": {**TERMS}, "local_steps": 1}
-    merge(tree, {"rounds": ROUNDS, "batch_size": 240, **over})
+    merge(tree, {"rounds": ROUNDS, "batch_size": 240, **settings})
     return small({"name": method}, **tree)
 
 
@@ -57,10 +57,10 @@ def test_the_noise_in_any_sum_is_at_least_what_counts(sizes, batch, seed):
     rng = np.random.default_rng(seed)
     ids = tuple(sorted(rng.choice(len(sizes), rng.integers(2, len(sizes) + 1), False).tolist()))
     weights = dict(zip(ids, Roster(tuple(sizes)).weights(ids).tolist(), strict=True))
-    part = {i: weights[i] / min(batch, sizes[i]) for i in ids}
+    factors = {i: weights[i] / min(batch, sizes[i]) for i in ids}
     honest = rng.choice(ids, rng.integers(1, len(ids) + 1), False).tolist()
     k, q = honest[0], min(1.0, batch / sizes[honest[0]])
-    noise = SIGMA * math.sqrt(sum(part[i] ** 2 for i in honest)) / part[k]
+    noise = SIGMA * math.sqrt(sum(factors[i] ** 2 for i in honest)) / factors[k]
     assert noise >= effective(SIGMA, q, len(honest)) * (1 - 1e-12)
     if batch >= max(sizes):
         assert noise == pytest.approx(SIGMA * math.sqrt(len(honest)))
@@ -69,13 +69,13 @@ def test_the_noise_in_any_sum_is_at_least_what_counts(sizes, batch, seed):
 def test_epsilon_is_that_of_an_accountant_for_the_noise_of_the_honest():
     opacus = pytest.importorskip("opacus.accountants")
     scenario = Scenario.prepare(config())
-    for said, sigma in (
+    for computed, sigma in (
         (epsilons(scenario), SIGMA * math.sqrt(HONEST)),
         (epsilons(scenario, own_noise_only=True), SIGMA),
     ):
         accountant = opacus.RDPAccountant()
         accountant.history = [(sigma, 1.0, ROUNDS)]
-        assert said == pytest.approx([accountant.get_epsilon(PRIVACY["delta"])] * CLIENTS)
+        assert computed == pytest.approx([accountant.get_epsilon(PRIVACY["delta"])] * CLIENTS)
 
 
 def model(folder):
@@ -90,9 +90,9 @@ def test_the_models_noise_is_that_of_all_clients(tmp_path):
 
     Of 610 numbers the standard deviation is known to 1 / sqrt(2 * 610) = 3 %.
     """
-    once = {"rounds": 1, "local_steps": 1}
-    pomona.run(config(**once, privacy={"seed": 1}), tmp_path / "noised")
-    pomona.run(config(**once, privacy={"seed": 1, "noise_multiplier": 0.0}), tmp_path / "clipped")
+    step = {"rounds": 1, "local_steps": 1}
+    pomona.run(config(**step, privacy={"seed": 1}), tmp_path / "noised")
+    pomona.run(config(**step, privacy={"seed": 1, "noise_multiplier": 0.0}), tmp_path / "clipped")
     noise = model(tmp_path / "noised") - model(tmp_path / "clipped")
     n = sum(len(c.train) for c in Scenario.prepare(config()).partition.clients)
     assert len(noise) == 610
@@ -100,7 +100,7 @@ def test_the_models_noise_is_that_of_all_clients(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("over", "said"),
+    ("settings", "message"),
     [
         ({"privacy": {"honest": CLIENTS}}, "knows its own noise: .* = 3"),
         ({"local_steps": 2}, "set local_steps = 1"),
@@ -114,9 +114,9 @@ def test_the_models_noise_is_that_of_all_clients(tmp_path):
         ({"largest_share": 0.5}, "set largest_share = 1"),
     ],
 )
-def test_where_noise_does_not_add_up_it_does_not_count(over, said):
-    with pytest.raises(ConfigError, match=said):
-        require_sums(config(**over))
+def test_where_noise_does_not_add_up_it_does_not_count(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        require_sums(config(**settings))
 
 
 def test_without_sums_it_does_not_count():
@@ -133,22 +133,22 @@ def test_methods_that_send_their_step_are_taken(name):
 
 def test_few_methods_send_their_step():
     """A new one has to be thought of."""
-    assert {n for n, kind in METHODS.items() if kind().method().client.sends_step} == {
+    assert {n for n, method in METHODS.items() if method().method().client.sends_step} == {
         *("fedavg", "fedavg-local", "fedavg-ft", "fedavg-data", "fedprox", "fedprox-ft"),
         *("fedavgm", "fedadagrad", "fedyogi", "fedadam", "ffa-lora"),
     }
 
 
 def test_a_record_has_both_figures_and_no_scores_of_trained_models(tmp_path):
-    found = pomona.run(config(privacy={"epsilon_budget": 1e3}), tmp_path / "run")
-    spent, scenario = found.summary["privacy"], Scenario.prepare(config())
-    assert spent["clients"] == pytest.approx(epsilons(scenario))
-    assert spent["alone"] == pytest.approx(epsilons(scenario, own_noise_only=True))
-    both = f"{max(spent['clients']):.3g} in sums, {max(spent['alone']):.3g} by own noise alone"
-    assert both in {
-        cell.partition(" (")[0] for row in run_table(table([found])).rows for cell in row
+    result = pomona.run(config(privacy={"epsilon_budget": 1e3}), tmp_path / "run")
+    privacy, scenario = result.summary["privacy"], Scenario.prepare(config())
+    assert privacy["clients"] == pytest.approx(epsilons(scenario))
+    assert privacy["alone"] == pytest.approx(epsilons(scenario, own_noise_only=True))
+    text = f"{max(privacy['clients']):.3g} in sums, {max(privacy['alone']):.3g} by own noise alone"
+    assert text in {
+        cell.partition(" (")[0] for row in run_table(table([result])).rows for cell in row
     }
-    assert {(e.model, e.when) for e in found.evaluations} == {("global", "received")}
+    assert {(e.model, e.when) for e in result.evaluations} == {("global", "received")}
     card = (tmp_path / "run/models/client-00.card.md").read_text()
     assert "sums of 4 clients or more alone, of which up to 1 may be with them" in card
 
@@ -156,17 +156,17 @@ def test_a_record_has_both_figures_and_no_scores_of_trained_models(tmp_path):
 def test_a_budget_counts_the_noise_of_the_honest():
     """It is exceeded by the own noise alone."""
     scenario = Scenario.prepare(config())
-    shared, own = max(epsilons(scenario)), max(epsilons(scenario, own_noise_only=True))
-    assert own > shared
-    result = pomona.run(config(privacy={"epsilon_budget": (shared + own) / 2}))
+    shared, unshared = max(epsilons(scenario)), max(epsilons(scenario, own_noise_only=True))
+    assert unshared > shared
+    result = pomona.run(config(privacy={"epsilon_budget": (shared + unshared) / 2}))
     assert len(result.rounds) == ROUNDS
 
 
 def test_fine_tuning_counts_its_own_noise_alone():
     """Its models leave no client, but their scores do."""
     tuned = Scenario.prepare(config(method="fedavg-ft", data={"validation_share": 0.0}))
-    once = Scenario.prepare(config(rounds=ROUNDS + 1))
-    assert epsilons(tuned)[0] > epsilons(once, own_noise_only=True)[0]
+    longer = Scenario.prepare(config(rounds=ROUNDS + 1))
+    assert epsilons(tuned)[0] > epsilons(longer, own_noise_only=True)[0]
 
 
 def test_a_resumed_run_has_the_same_ledgers(tmp_path):
@@ -175,22 +175,22 @@ def test_a_resumed_run_has_the_same_ledgers(tmp_path):
     pomona.run(config(privacy=seeded, rounds=2), tmp_path / "part")
     pomona.run(config(privacy=seeded), tmp_path / "part", resume=True)
     for i in range(CLIENTS):
-        one, two = (
+        ledger, resumed_ledger = (
             (tmp_path / name / f"private/dp/client-{i:02d}/ledger.jsonl").read_text()
             for name in ("whole", "part")
         )
-        assert one == two
-        assert one.count('"honest": 3') == ROUNDS
-    whole, part = (load(tmp_path / name).summary["privacy"] for name in ("whole", "part"))
-    assert whole == part
+        assert ledger == resumed_ledger
+        assert ledger.count('"honest": 3') == ROUNDS
+    unbroken, resumed = (load(tmp_path / name).summary["privacy"] for name in ("whole", "part"))
+    assert unbroken == resumed
 
 
 def test_changes_are_not_clipped_and_a_sum_that_is_too_long_ends_the_run(tmp_path):
     """Noise in a client's change is as long as LR SIGMA C sqrt(610) / n_i, 0.05 for 50 samples; in
     the sum as 2 LR SIGMA C sqrt(610) / n, 0.026 for 192.
     """
-    for name, most, honest in (("wide", 50.0, 3), ("narrow", 0.06, 3), ("clipped", 0.06, 1)):
-        terms, privacy = {"max_norm": most, "bits": 64}, {"seed": 1, "honest": honest}
+    for name, max_norm, honest in (("wide", 50.0, 3), ("narrow", 0.06, 3), ("clipped", 0.06, 1)):
+        terms, privacy = {"max_norm": max_norm, "bits": 64}, {"seed": 1, "honest": honest}
         run = config(rounds=1, privacy=privacy, secure_aggregation=terms)
         pomona.run(run, tmp_path / name)
     wide, narrow, clipped = (model(tmp_path / name) for name in ("wide", "narrow", "clipped"))
@@ -201,7 +201,7 @@ def test_changes_are_not_clipped_and_a_sum_that_is_too_long_ends_the_run(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("size", "bits", "most", "decay", "said"),
+    ("size", "bits", "max_norm", "decay", "message"),
     [
         (1.0, 32, 50.0, 0.0, ""),
         (2.0**20, 32, 50.0, 0.0, "numbers of 0.12 .* raise lr"),
@@ -212,20 +212,20 @@ def test_changes_are_not_clipped_and_a_sum_that_is_too_long_ends_the_run(tmp_pat
         (math.inf, 32, 50.0, 0.0, "numbers of inf"),
     ],
 )
-def test_a_model_of_large_numbers_cannot_round_the_noise_away(size, bits, most, decay, said):
+def test_a_model_of_large_numbers_cannot_round_the_noise_away(size, bits, max_norm, decay, message):
     """A server could otherwise see by the steps of float32 which changes are 0.
 
     They are 2^-23 of a number, 0.125 at 2^20; of a decay they are those of lr weight_decay w.
     """
-    terms = {"max_norm": most, "bits": bits}
-    why = coarse(
+    terms = {"max_norm": max_norm, "bits": bits}
+    reason = coarse(
         {"model": torch.tensor([0.0, -size])},
         60,
         Roster((60, 60, 60, 60)),
         LR,
         config(secure_aggregation=terms, weight_decay=decay),
     )
-    assert re.search(said, why) if said else not why
+    assert re.search(message, reason) if message else not reason
 
 
 def test_runs_that_share_a_key_have_other_noise_each(tmp_path):
@@ -233,18 +233,18 @@ def test_runs_that_share_a_key_have_other_noise_each(tmp_path):
     settings = config().privacy
     draw, row, total = Draw(1, "training", 0, 20, 20), torch.ones(5), torch.zeros(5)
 
-    def made(run, folder, privacy=settings, draw=draw):
+    def released(run, folder, privacy=settings, draw=draw):
         store = KeyStore.open(tmp_path / folder, 0, privacy, run=run)
         return store.release(draw, row, total.double())
 
-    first, again, other = made("ab", "one"), made("ab", "one"), made("ef", "one")
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    first, repeated, other_run = released("ab", "one"), released("ab", "one"), released("ef", "one")
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, other_run)
     # two releases of one batch, each of the noise of three
     history = Ledger.open(tmp_path / "one/client-00/ledger.jsonl").history()
     ((event, count),) = history.items()
     assert (event.q, count) == (1.0, 1)
     assert event.sigma == pytest.approx(SIGMA * math.sqrt(HONEST) / math.sqrt(2))
     tuning = replace(draw, purpose="finetuning")
-    alone, same = (made(run, "one", draw=tuning) for run in ("ab", "ef"))
-    assert torch.equal(alone, same)
+    tuned, tuned_in_other_run = (released(run, "one", draw=tuning) for run in ("ab", "ef"))
+    assert torch.equal(tuned, tuned_in_other_run)

@@ -26,68 +26,71 @@ def row(norm, width=WIDTH):
     return torch.tensor([norm, *[0.0] * (width - 1)])
 
 
-def sent(*norms, used=None, width=WIDTH):
+def models(*norms, used=None, width=WIDTH):
     """Models of these norms, of which receivers get those ``used``, by number; else all."""
     bank = torch.stack([row(n, width) for n in norms])
     return Rows(bank, torch.tensor(range(len(norms)) if used is None else used))
 
 
-def bound(now=(), before=(), down=None, beside=False, width=WIDTH, name="model", **measure):
+def bound(norms=(), history=(), rows=None, extra=False, width=WIDTH, name="model", **measure):
     example = {name: torch.zeros(width), "ids": torch.zeros(2, dtype=torch.long)}
-    made = bounds(
-        {name: before},
-        {i: {name: n} for i, n in enumerate(now)},
+    result = bounds(
+        {name: history},
+        {i: {name: n} for i, n in enumerate(norms)},
         example,
-        [name] if beside else [],
-        Measure(down or {}, **measure),
+        [name] if extra else [],
+        Measure(rows or {}, **measure),
     )
-    assert [*made] == [name]
-    return made[name]
+    assert [*result] == [name]
+    return result[name]
 
 
 EARLY = [
     # until five norms are known: 1, what was sent, or what others confirm, times the early factor
-    ({"now": [5.0]}, FACTOR_EARLY),
-    ({"now": [5.0], "down": {"model": sent(7.0)}}, FACTOR_EARLY * 7),
-    ({"now": [5.0], "down": {"model": sent(7.0, 9.0, 99.0, used=[0, 1])}}, FACTOR_EARLY * 9),
-    ({"now": [5.0], "down": {"model": sent(7.0), "shares": sent(9.0)}}, FACTOR_EARLY * 7),
-    ({"now": [5.0], "down": {"model": sent(9.0, width=5)}}, FACTOR_EARLY),
-    ({"now": [5.0], "initial": lambda: row(7.0)}, FACTOR_EARLY * 7),
-    ({"now": [5.0], "initial": lambda: row(7.0, width=5)}, FACTOR_EARLY),
-    ({"now": [5.0], "initial": lambda: row(7.0), "name": "shares"}, FACTOR_EARLY),
-    ({"now": [5.0], "initial": lambda: row(7.0), "down": {"model": sent(3.0)}}, FACTOR_EARLY * 3),
+    ({"norms": [5.0]}, FACTOR_EARLY),
+    ({"norms": [5.0], "rows": {"model": models(7.0)}}, FACTOR_EARLY * 7),
+    ({"norms": [5.0], "rows": {"model": models(7.0, 9.0, 99.0, used=[0, 1])}}, FACTOR_EARLY * 9),
+    ({"norms": [5.0], "rows": {"model": models(7.0), "shares": models(9.0)}}, FACTOR_EARLY * 7),
+    ({"norms": [5.0], "rows": {"model": models(9.0, width=5)}}, FACTOR_EARLY),
+    ({"norms": [5.0], "initial": lambda: row(7.0)}, FACTOR_EARLY * 7),
+    ({"norms": [5.0], "initial": lambda: row(7.0, width=5)}, FACTOR_EARLY),
+    ({"norms": [5.0], "initial": lambda: row(7.0), "name": "shares"}, FACTOR_EARLY),
+    (
+        {"norms": [5.0], "initial": lambda: row(7.0), "rows": {"model": models(3.0)}},
+        FACTOR_EARLY * 3,
+    ),
     # zeros say nothing; of two the smaller, of more the median
-    ({"now": [0.0, 0.0, 5.0, 6.0]}, FACTOR_EARLY * 5),
-    ({"now": [0.5, 3.0, 5.0, 7.0]}, FACTOR_EARLY * 4),
-    ({"now": [3.0, 5.0], "before": [7.0]}, FACTOR_EARLY * 5),
+    ({"norms": [0.0, 0.0, 5.0, 6.0]}, FACTOR_EARLY * 5),
+    ({"norms": [0.5, 3.0, 5.0, 7.0]}, FACTOR_EARLY * 4),
+    ({"norms": [3.0, 5.0], "history": [7.0]}, FACTOR_EARLY * 5),
     # numbers about samples, and a single number
-    ({"now": [5.0], "samples": 600, "beside": True}, 1200.0),
-    ({"now": [5.0], "samples": 400, "beside": True}, FACTOR_EARLY),
-    ({"now": [5.0], "samples": 600}, FACTOR_EARLY),
-    ({"now": [5.0], "samples": 7, "beside": True, "width": 1}, FACTOR_AUXILIARY * 7),
-    ({"now": [5.0], "samples": 7, "width": 1}, FACTOR_EARLY),
+    ({"norms": [5.0], "samples": 600, "extra": True}, 1200.0),
+    ({"norms": [5.0], "samples": 400, "extra": True}, FACTOR_EARLY),
+    ({"norms": [5.0], "samples": 600}, FACTOR_EARLY),
+    ({"norms": [5.0], "samples": 7, "extra": True, "width": 1}, FACTOR_AUXILIARY * 7),
+    ({"norms": [5.0], "samples": 7, "width": 1}, FACTOR_EARLY),
     # two far above what was sent, but the larger within the factor of the smaller, and the like
-    ({"now": [2e3, 2e6]}, FACTOR_EARLY * 2e3),
-    ({"now": [1e3, 2e6]}, FACTOR_EARLY * 1e3),
-    ({"now": [3e9], "before": [0.0, 2e3]}, FACTOR_EARLY * 2e3),
+    ({"norms": [2e3, 2e6]}, FACTOR_EARLY * 2e3),
+    ({"norms": [1e3, 2e6]}, FACTOR_EARLY * 1e3),
+    ({"norms": [3e9], "history": [0.0, 2e3]}, FACTOR_EARLY * 2e3),
 ]
 LATER = [
-    ({"before": [1.0, 2.0, 3.0, 50.0, 2.5], "now": [1e9] * 5}, FACTOR * 2.5),
-    ({"before": [1.0, 2.0, 3.0, 4.0], "now": [8.0]}, FACTOR * 3),
-    ({"before": [0.5] * 5}, FACTOR * 0.5),
-    ({"before": [2.0] * 5, "beside": True}, FACTOR_AUXILIARY * 2),
-    ({"before": [1e305] * 5, "beside": True}, UNBOUNDED),
+    ({"history": [1.0, 2.0, 3.0, 50.0, 2.5], "norms": [1e9] * 5}, FACTOR * 2.5),
+    ({"history": [1.0, 2.0, 3.0, 4.0], "norms": [8.0]}, FACTOR * 3),
+    ({"history": [0.5] * 5}, FACTOR * 0.5),
+    ({"history": [2.0] * 5, "extra": True}, FACTOR_AUXILIARY * 2),
+    ({"history": [1e305] * 5, "extra": True}, UNBOUNDED),
 ]
 
 
-@pytest.mark.parametrize(("norms", "most"), EARLY + LATER)
-def test_the_largest_norm_to_accept(norms, most):
-    assert bound(**norms) == Bound(pytest.approx(most, rel=1e-12))
+@pytest.mark.parametrize(("norms", "largest_norm"), EARLY + LATER)
+def test_the_largest_norm_to_accept(norms, largest_norm):
+    assert bound(**norms) == Bound(pytest.approx(largest_norm, rel=1e-12))
 
 
-@pytest.mark.parametrize("before", [[], [0.0]])
-def test_two_that_contradict_each_other_split_the_round(before):
-    assert bound(now=[3e9, 2e3], before=before) == Bound(UNBOUNDED, (2e3, 3e9))
+@pytest.mark.parametrize("history", [[], [0.0]])
+def test_two_that_contradict_each_other_split_the_round(history):
+    assert bound(norms=[3e9, 2e3], history=history) == Bound(UNBOUNDED, (2e3, 3e9))
 
 
 def test_a_norm_is_accepted_up_to_its_bound():
@@ -114,9 +117,9 @@ LARGEST = [
 ]
 
 
-@pytest.mark.parametrize(("norms", "beside", "expected"), LARGEST)
-def test_the_client_whose_norm_stands_out_most(norms, beside, expected):
-    top = largest(dict(enumerate(norms)), beside)
+@pytest.mark.parametrize(("norms", "auxiliary", "expected"), LARGEST)
+def test_the_client_whose_norm_stands_out_most(norms, auxiliary, expected):
+    top = largest(dict(enumerate(norms)), auxiliary)
     assert (top.client, top.tensor, top.second, top.factor, top.outlier) == expected
     assert top.norm == norms[top.client][top.tensor]
 
@@ -138,8 +141,8 @@ def test_counts_may_reach_the_samples_of_the_largest_client():
     expected = Expected(
         "run", 1, {0: 10, 1: 600}, {"counts": torch.zeros(WIDTH)}, 2, auxiliary={"counts"}
     )
-    for norm, taken in ((1199.0, True), (1201.0, False)):
+    for norm, accepted in ((1199.0, True), (1201.0, False)):
         verdict = admit(
             [Arrival(Reply(1, {"counts": row(norm)}), "run", 1, 600)], expected, History()
         )
-        assert bool(verdict.accepted) == taken
+        assert bool(verdict.accepted) == accepted

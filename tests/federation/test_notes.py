@@ -32,10 +32,10 @@ def two_sites():
     return np.concatenate([rows, rows[:100]]), np.concatenate([label, label[:100]]), site
 
 
-def settings(**more):
+def settings(**overrides):
     x, y, site = two_sites()
     data = from_arrays(x, y, client=site)
-    return {"method": "fedavg", "data": data, "rounds": 2, "lr": 0.3, "workers": 1, **more}
+    return {"method": "fedavg", "data": data, "rounds": 2, "lr": 0.3, "workers": 1, **overrides}
 
 
 def texts(result):
@@ -43,11 +43,11 @@ def texts(result):
 
 
 def test_a_script_hears_each_note_once_at_its_own_line():
-    asked, line = settings(), inspect.currentframe().f_lineno + 2
-    with pytest.warns(pomona.PomonaWarning) as heard:
-        result = pomona.run(**asked)
-    assert [str(each.message) for each in heard] == texts(result)
-    assert {(each.filename, each.lineno) for each in heard} == {(__file__, line)}
+    arguments, line = settings(), inspect.currentframe().f_lineno + 2
+    with pytest.warns(pomona.PomonaWarning) as caught:
+        result = pomona.run(**arguments)
+    assert [str(warning.message) for warning in caught] == texts(result)
+    assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}
     shared, empty = (next(n for n in result.notes if s in n.text) for s in (SHARED, "of class 0"))
     assert all(fact in shared.text for fact in ("100", "South at North"))
     assert {shared.topic, empty.topic} == {"data"}
@@ -61,19 +61,19 @@ def test_what_is_chosen_is_a_note():
     x, y, _ = two_sites()
     dealt = pomona.run(**settings(data=from_arrays(x, y), rounds=1)).notes
     assert any(n.topic == "partition" and "clients = 12" in n.text for n in dealt)
-    told = pomona.run(**settings(data=from_arrays(x, y), rounds=1, clients=3)).notes
-    assert not any(n.topic == "partition" for n in told)
+    with_clients = pomona.run(**settings(data=from_arrays(x, y), rounds=1, clients=3)).notes
+    assert not any(n.topic == "partition" for n in with_clients)
 
 
 def test_the_record_has_the_notes_also_after_a_resume(tmp_path):
-    whole = pomona.run(**settings(), out=tmp_path / "whole")
+    uninterrupted = pomona.run(**settings(), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         pomona.run(**settings(), out=tmp_path / "run", callback=StopAfter(1))
     resumed = pomona.run(**settings(), out=tmp_path / "run", resume=True)
-    assert whole.notes == resumed.notes == pomona.load(tmp_path / "run").notes
+    assert uninterrupted.notes == resumed.notes == pomona.load(tmp_path / "run").notes
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
     stored = [event for event in map(json.loads, lines) if event["event"] == "note"]
-    assert [event["text"] for event in stored] == texts(whole)
+    assert [event["text"] for event in stored] == texts(uninterrupted)
     assert len(stored) == len({event["text"] for event in stored})
 
 
@@ -87,47 +87,47 @@ def table(folder):
 
 
 def test_the_command_line_says_them_as_lines_and_not_as_warnings(tmp_path, capsys):
-    words = ["data.label_column=y", "rounds=1", "lr=0.3", "workers=1"]
+    keys = ["data.label_column=y", "rounds=1", "lr=0.3", "workers=1"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", pomona.PomonaWarning)
         with suppress(SystemExit):
-            main(["run", "fedavg", *table(tmp_path), *words, "--out", f"{tmp_path}/run", "--json"])
-    shown = capsys.readouterr()
+            main(["run", "fedavg", *table(tmp_path), *keys, "--out", f"{tmp_path}/run", "--json"])
+    output = capsys.readouterr()
     result = pomona.load(tmp_path / "run")
-    assert json.loads(shown.out)["notes"] == texts(result)
-    assert [line[6:] for line in shown.err.splitlines() if line[:6] == "note: "] == texts(result)
+    assert json.loads(output.out)["notes"] == texts(result)
+    assert [line[6:] for line in output.err.splitlines() if line[:6] == "note: "] == texts(result)
     page = (tmp_path / "run" / "report.html").read_text()
     assert ">Notes</h2>" in page
     assert SHARED in page
 
 
 def test_showing_data_prints_and_warns(capsys):
-    with pytest.warns(pomona.PomonaWarning, match=SHARED) as heard:
+    with pytest.warns(pomona.PomonaWarning, match=SHARED) as caught:
         pomona.show_data(**settings())
-    assert {each.filename for each in heard} == {__file__}
-    assert f"note: {heard[0].message}"[:60] in capsys.readouterr().out
+    assert {warning.filename for warning in caught} == {__file__}
+    assert f"note: {caught[0].message}"[:60] in capsys.readouterr().out
 
 
 def test_the_estimator_warns():
     x, y, site = two_sites()
     model = pomona.PersonalizedFederation("fedavg", rounds=1, lr=0.1)
-    with pytest.warns(pomona.PomonaWarning, match="engine = ") as heard:
+    with pytest.warns(pomona.PomonaWarning, match="engine = ") as caught:
         model.fit(x, y, site)
-    assert {each.filename for each in heard} == {__file__}
+    assert {warning.filename for warning in caught} == {__file__}
     of_equal_rows = [text for text in texts(model.result_) if "duplicates=drop" in text]
     assert any("test rows equal training rows" in text for text in of_equal_rows)
-    others = [text for text in texts(model.result_) if text not in of_equal_rows]
-    assert [str(each.message) for each in heard] == others
+    expected = [text for text in texts(model.result_) if text not in of_equal_rows]
+    assert [str(warning.message) for warning in caught] == expected
 
 
 @pytest.mark.long
 def test_a_bench_warns_of_what_its_runs_share(tmp_path):
-    more = settings(rounds=1)
-    del more["method"], more["workers"]
-    with pytest.warns(pomona.PomonaWarning, match=SHARED) as heard:
-        bench = pomona.bench(["separate", "fedavg"], tmp_path / "bench", jobs=1, **more)
-    assert [str(each.message) for each in heard] == [note.text for note in bench.notes]
-    assert len(heard) == len({note.text for note in bench.notes})
+    shared = settings(rounds=1)
+    del shared["method"], shared["workers"]
+    with pytest.warns(pomona.PomonaWarning, match=SHARED) as caught:
+        bench = pomona.bench(["separate", "fedavg"], tmp_path / "bench", jobs=1, **shared)
+    assert [str(warning.message) for warning in caught] == [note.text for note in bench.notes]
+    assert len(caught) == len({note.text for note in bench.notes})
 
 
 class Rounds:
@@ -139,21 +139,21 @@ class Rounds:
 
 
 class Documented(Rounds):
-    begun = 0
+    run_begins = 0
 
     def on_run_begin(self):
-        self.begun += 1
+        self.run_begins += 1
 
     def on_note(self, text):
         self.last = text
 
 
 def test_a_callback_has_any_of_the_methods():
-    one, several = Rounds(), Documented()
-    pomona.run(**settings(), callback=one)
+    single, several = Rounds(), Documented()
+    pomona.run(**settings(), callback=single)
     result = pomona.run(**settings(), callback=several)
-    assert one.numbers == several.numbers == [1, 2]
-    assert several.begun == 1
+    assert single.numbers == several.numbers == [1, 2]
+    assert several.run_begins == 1
     assert several.last in texts(result)
 
 
@@ -163,17 +163,17 @@ def test_a_callback_that_would_hear_nothing_is_refused(callback):
         pomona.run(**settings(), callback=callback)
 
 
-class Ends(nn.Module):
-    def __init__(self, end):
+class Activated(nn.Module):
+    def __init__(self, layer):
         super().__init__()
-        self.fc, self.end = nn.Linear(3, 4), end
+        self.fc, self.end = nn.Linear(3, 4), layer
 
     def forward(self, x):
         return self.end(self.fc(x))
 
 
 @pytest.mark.parametrize(
-    ("end", "activation"),
+    ("layer", "activation"),
     [
         (nn.Softmax(dim=1), ("softmax", "end")),
         (nn.Sequential(nn.LogSoftmax(dim=1), nn.Flatten()), ("log-softmax", "")),
@@ -185,11 +185,11 @@ class Ends(nn.Module):
         (lambda x: 2 * x.sigmoid() - 1, None),
     ],
 )
-def test_the_last_activation_is_recognised(end, activation):
-    made = final_activation(Ends(end), torch.zeros(1, 3))
-    assert (made and made[0]) == (activation and activation[0])
-    if made and activation and activation[1]:
-        assert made[1] == activation[1]
+def test_the_last_activation_is_recognised(layer, activation):
+    recognised = final_activation(Activated(layer), torch.zeros(1, 3))
+    assert (recognised and recognised[0]) == (activation and activation[0])
+    if recognised and activation and activation[1]:
+        assert recognised[1] == activation[1]
 
 
 def softmax_network(settings, input_shape, n_outputs, vocabulary):

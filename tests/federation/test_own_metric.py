@@ -11,7 +11,7 @@ from pomona.metrics.metric import is_own, metric_named
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import page
 
-HERE = __name__
+MODULE = __name__
 
 
 def quadratic_kappa(predictions, targets):
@@ -26,7 +26,7 @@ def surprise(predictions, targets):
     return -np.log(predictions[np.arange(len(targets)), targets]).mean()
 
 
-def words(predictions, targets):
+def text_metric(predictions, targets):
     return "good"
 
 
@@ -34,15 +34,15 @@ def endless(predictions, targets):
     return float("inf")
 
 
-def run(metric, out=None):
+def run(metric, folder=None):
     config = Config(
         method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric
     )
-    return pomona.run(config, out)
+    return pomona.run(config, folder)
 
 
 def test_it_judges_the_run():
-    result = run(f"{HERE}:quadratic_kappa")
+    result = run(f"{MODULE}:quadratic_kappa")
     last = result.curve("global", "received")[-1]
     for client in range(3):
         outputs, targets = result.predictions(client)
@@ -50,33 +50,33 @@ def test_it_judges_the_run():
     (final,) = [
         r for r in result.final if (r["model"], r["split"], r["client"]) == ("global", "test", 0)
     ]
-    assert final[f"{HERE}:quadratic_kappa"] == pytest.approx(last.value[0])
+    assert final[f"{MODULE}:quadratic_kappa"] == pytest.approx(last.value[0])
     assert (result.metric.title, result.metric.higher, result.metric.pools) == (
         "quadratic kappa",
         True,
         False,
     )
-    assert result.summary["metric"] == f"{HERE}:quadratic_kappa"
+    assert result.summary["metric"] == f"{MODULE}:quadratic_kappa"
     assert "quadratic kappa" in page(runs([result]))
 
 
 def test_less_is_better_after_a_minus(tmp_path):
-    result = run(f"-{HERE}:surprise", tmp_path / "run")
+    result = run(f"-{MODULE}:surprise", tmp_path / "run")
     assert pomona.load(tmp_path / "run").final == result.final
     values = [e.mean for e in result.curve("global", "received")]
     best = result.summary["models"][result.summary["headline"]]["best_test"]
     assert best["test"] == min(values)
     for record in result.final:
-        assert record[f"-{HERE}:surprise"] == pytest.approx(record["loss"])
+        assert record[f"-{MODULE}:surprise"] == pytest.approx(record["loss"])
 
 
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        (f"{HERE}:nothing", "cannot load"),
+        (f"{MODULE}:nothing", "cannot load"),
         ("nowhere.at.all:f", "cannot load"),
-        (f"{HERE}:words", "gave str; return a number, NaN where undefined"),
-        (f"{HERE}:endless", "gave inf; return NaN where it is undefined"),
+        (f"{MODULE}:text_metric", "gave str; return a number, NaN where undefined"),
+        (f"{MODULE}:endless", "gave inf; return NaN where it is undefined"),
         ("accurracy", "did you mean accuracy"),
         ("a:b:c", "known"),
     ],

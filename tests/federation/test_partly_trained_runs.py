@@ -51,20 +51,20 @@ def weights(tmp_path):
 
 
 def test_any_number_of_workers_gives_the_same_bytes(weights):
-    one, two = (models(pomona.run(config(workers=w, model={"init": weights}))) for w in (1, 2))
-    assert all(torch.equal(one[i][name], two[i][name]) for i in one for name in one[i])
+    a, b = (models(pomona.run(config(workers=w, model={"init": weights}))) for w in (1, 2))
+    assert all(torch.equal(a[i][name], b[i][name]) for i in a for name in a[i])
 
 
 def test_a_resumed_run_is_the_whole_run(tmp_path, weights):
-    whole = config(rounds=4, model={"init": weights})
-    pomona.run(whole, tmp_path / "whole")
+    settings = config(rounds=4, model={"init": weights})
+    pomona.run(settings, tmp_path / "whole")
     pomona.run(config(rounds=2, model={"init": weights}), tmp_path / "parts")
-    moved = weights.rename(tmp_path / "elsewhere.safetensors")
-    pomona.run(config(rounds=4, model={"init": moved}), tmp_path / "parts", resume=True)
+    renamed = weights.rename(tmp_path / "elsewhere.safetensors")
+    pomona.run(config(rounds=4, model={"init": renamed}), tmp_path / "parts", resume=True)
     for name in ("client-00.safetensors", "client-02.safetensors"):
-        one, two = (load_file(tmp_path / run / "models" / name) for run in ("whole", "parts"))
-        assert one.keys() == two.keys() == {"fc2.weight", "fc2.bias"}
-        assert all(torch.equal(one[k], two[k]) for k in one)
+        a, b = (load_file(tmp_path / run / "models" / name) for run in ("whole", "parts"))
+        assert a.keys() == b.keys() == {"fc2.weight", "fc2.bias"}
+        assert all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_other_weights_are_another_run(tmp_path, weights):
@@ -76,18 +76,18 @@ def test_other_weights_are_another_run(tmp_path, weights):
 
 def test_clients_that_start_apart_share_what_is_frozen():
     scenario = Scenario.prepare(config())
-    base, own = scenario.module().state_dict(), scenario.module(1).state_dict()
-    assert {k for k in base if not torch.equal(base[k], own[k])} == {"fc2.weight", "fc2.bias"}
-    assert all(own[k].data_ptr() == base[k].data_ptr() for k in scenario.network.frozen)
+    base, client_1 = scenario.module().state_dict(), scenario.module(1).state_dict()
+    assert {k for k in base if not torch.equal(base[k], client_1[k])} == {"fc2.weight", "fc2.bias"}
+    assert all(client_1[k].data_ptr() == base[k].data_ptr() for k in scenario.network.frozen)
 
 
 def test_the_record_names_what_is_frozen(tmp_path, weights):
     run = pomona.run(config(model={"init": weights}), tmp_path / "run")
-    start = run.about
+    about = run.about
     tensors = load_file(weights)
     frozen = {k: v for k, v in tensors.items() if not k.startswith("fc2")}
-    assert start["parameters"] == HEAD
-    assert start["frozen"] == {
+    assert about["parameters"] == HEAD
+    assert about["frozen"] == {
         "parameters": sum(v.numel() for v in frozen.values()),
         "sha256": digest(frozen),
     }
@@ -112,13 +112,13 @@ def test_a_model_answers_with_the_frozen_part_beside_it_and_not_without(tmp_path
     export(model, exported, "safetensors")
     assert load_file(exported).keys() == module.state_dict().keys()
     torch.testing.assert_close(PersonalModel.load(exported).outputs(x), expected)
-    (beside,) = (tmp_path / "run/models").glob("frozen-*.safetensors")
-    damaged = load_file(beside)
+    (frozen_part,) = (tmp_path / "run/models").glob("frozen-*.safetensors")
+    damaged = load_file(frozen_part)
     damaged["conv1.bias"] += 1
-    save_file(damaged, beside)
+    save_file(damaged, frozen_part)
     with pytest.raises(StorageError, match="is not the frozen part of client-01"):
         PersonalModel.load(path)
-    beside.unlink()
+    frozen_part.unlink()
     with pytest.raises(
         StorageError,
         match=r"the frozen ones are missing: put frozen-[0-9a-f]{16}\.safetensors next to",
@@ -136,26 +136,26 @@ def test_a_swapped_frozen_part_is_refused_by_name(swapped, tmp_path):
     """
     pomona.run(config(), tmp_path / "run")
     path = tmp_path / "run/models/client-01.safetensors"
-    (beside,) = (tmp_path / "run/models").glob("frozen-*.safetensors")
+    (frozen_part,) = (tmp_path / "run/models").glob("frozen-*.safetensors")
     match swapped:
         case "another run's" | "another network's":
-            other = (
+            other_run = (
                 config(seed=1)
                 if swapped == "another run's"
                 else config(model={"name": "lenet"}, data={"resize": 28})
             )
-            pomona.run(other, tmp_path / "other")
-            (given,) = (tmp_path / "other/models").glob("frozen-*.safetensors")
-            assert given.name != beside.name
-            given.replace(beside)
+            pomona.run(other_run, tmp_path / "other")
+            (replacement,) = (tmp_path / "other/models").glob("frozen-*.safetensors")
+            assert replacement.name != frozen_part.name
+            replacement.replace(frozen_part)
         case "a personal model":
-            beside.write_bytes(path.read_bytes())
+            frozen_part.write_bytes(path.read_bytes())
         case "nothing":
-            beside.write_bytes(b"")
+            frozen_part.write_bytes(b"")
         case "cut short":
-            beside.write_bytes(beside.read_bytes()[:-4])
+            frozen_part.write_bytes(frozen_part.read_bytes()[:-4])
     with pytest.raises(
-        StorageError, match=rf"{beside.name} is not the frozen part of client-01\.safetensors"
+        StorageError, match=rf"{frozen_part.name} is not the frozen part of client-01\.safetensors"
     ) as caught:
         PersonalModel.load(path)
     assert "\n" not in str(caught.value)
@@ -191,11 +191,11 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     torch.testing.assert_close(outputs, expected)
     assert replace(scenario).resident is not features
     assert scenario.network.keeps_features
-    again = scenario.with_settings(lr=0.2)
-    assert again.resident is features
+    changed = scenario.with_settings(lr=0.2)
+    assert changed.resident is features
     # a call would fail: the network is not traced
     monkeypatch.setattr("pomona.scenario.network.split_network", None)
-    assert again.network.keeps_features
+    assert changed.network.keeps_features
 
 
 @pytest.mark.parametrize(

@@ -29,25 +29,27 @@ pytest.importorskip("monai")
 PATCH = {"size": [8, 8], "overlap": 0.5, "blend": "gaussian"}
 
 
-def over(folder, patch=PATCH, model=None, **more):
+def patched(folder, patch=PATCH, model=None, **changes):
     path = archive(folder / "masks.npz", side=16)
     base = settings(path)
-    return resolve(base, {"model": {**base["model"], "patch": patch, **(model or {})}}, more)
+    return resolve(base, {"model": {**base["model"], "patch": patch, **(model or {})}}, changes)
 
 
 def test_a_window_as_large_as_the_images_changes_nothing(tmp_path):
-    found = [run(over(tmp_path, patch)) for patch in (None, {"size": [16, 16]})]
-    assert found[0].evaluations == found[1].evaluations
-    assert found[0].final == found[1].final
+    results = [run(patched(tmp_path, patch)) for patch in (None, {"size": [16, 16]})]
+    assert results[0].evaluations == results[1].evaluations
+    assert results[0].final == results[1].final
 
 
 def test_workers_and_resumption_give_the_same_bytes(tmp_path):
-    one = run(over(tmp_path, rounds=2, augment=["flip"]), tmp_path / "one")
-    run(over(tmp_path, rounds=1, augment=["flip"]), tmp_path / "two")
-    two = run(over(tmp_path, rounds=2, augment=["flip"], workers=3), tmp_path / "two", resume=True)
-    assert one.evaluations == two.evaluations
+    unbroken = run(patched(tmp_path, rounds=2, augment=["flip"]), tmp_path / "one")
+    run(patched(tmp_path, rounds=1, augment=["flip"]), tmp_path / "two")
+    resumed = run(
+        patched(tmp_path, rounds=2, augment=["flip"], workers=3), tmp_path / "two", resume=True
+    )
+    assert unbroken.evaluations == resumed.evaluations
     for name in ("predictions.npz", "models/client-01.safetensors", "mask_examples.npz"):
-        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
+        assert (unbroken.folder / name).read_bytes() == (resumed.folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -61,16 +63,16 @@ def test_workers_and_resumption_give_the_same_bytes(tmp_path):
     ids=str,
 )
 def test_methods_take_patches_as_they_take_images(method, tmp_path):
-    result = run(over(tmp_path, method=method))
-    seen = result.curve(*result.about["headline"])
-    assert len({each.loss for each in seen}) == len(seen)  # the model moved in each round
+    result = run(patched(tmp_path, method=method))
+    curve = result.curve(*result.about["headline"])
+    assert len({e.loss for e in curve}) == len(curve)  # the model moved in each round
     assert not any(row.refused for row in result.rounds)
 
 
 def test_a_model_knows_its_windows(tmp_path, capsys):
     from pomona.cli import main
 
-    config = over(tmp_path, rounds=1)
+    config = patched(tmp_path, rounds=1)
     result = run(config, tmp_path / "run")
     model = tmp_path / "run" / "models" / "client-00.safetensors"
     net = PersonalModel.load(model)
@@ -80,9 +82,9 @@ def test_a_model_knows_its_windows(tmp_path, capsys):
     torch.testing.assert_close(
         scenario.objective().outputs(row, 0, "test")[0], net.outputs(x[test])
     )
-    whole = replace(net, about=net.about.model_copy(update={"network": ModelSettings()}))
+    unpatched = replace(net, about=net.about.model_copy(update={"network": ModelSettings()}))
     # GroupNorm sees other pixels
-    assert not torch.allclose(whole.outputs(x[test]), net.outputs(x[test]), atol=1e-3)
+    assert not torch.allclose(unpatched.outputs(x[test]), net.outputs(x[test]), atol=1e-3)
     for answer, truth, counts in zip(
         net.predict(x[test]), y[test], result.predictions(0)[0], strict=True
     ):
@@ -93,9 +95,9 @@ def test_a_model_knows_its_windows(tmp_path, capsys):
         "\\", ""
     )
     np.savez(tmp_path / "new.npz", x=x[:2])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["predict", str(model), str(tmp_path / "new.npz"), "--json"])
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     assert [sum(row["pixels"].values()) for row in json.loads(capsys.readouterr().out)] == [
         256,
         256,
@@ -108,7 +110,7 @@ def test_an_exported_network_takes_windows(tmp_path):
     """
     from monai.inferers.utils import sliding_window_inference
 
-    folder = run(over(tmp_path, rounds=1), tmp_path / "run").folder
+    folder = run(patched(tmp_path, rounds=1), tmp_path / "run").folder
     net = PersonalModel.load(folder / "models" / "client-00.safetensors")
     assert inputs(net) == "(batch, 8, 8, 1) uint8, windows of samples (16, 16, 1)"
     export(net, tmp_path / "a.pt2", "pt2")
@@ -119,36 +121,38 @@ def test_an_exported_network_takes_windows(tmp_path):
         return program(windows.movedim(1, -1).to(torch.uint8))
 
     raw = torch.from_numpy(x).movedim(-1, 1).float()
-    found = sliding_window_inference(raw, (8, 8), 4, network, 0.5, "gaussian")
-    torch.testing.assert_close(found, net.outputs(x), atol=1e-5, rtol=1e-4)
+    outputs = sliding_window_inference(raw, (8, 8), 4, network, 0.5, "gaussian")
+    torch.testing.assert_close(outputs, net.outputs(x), atol=1e-5, rtol=1e-4)
     export(net, tmp_path / "a.safetensors", "safetensors")
     assert torch.equal(PersonalModel.load(tmp_path / "a.safetensors").outputs(x), net.outputs(x))
 
 
 def test_a_file_whose_patches_do_not_fit_is_refused(tmp_path):
-    folder = run(over(tmp_path, rounds=1), tmp_path / "run").folder
+    folder = run(patched(tmp_path, rounds=1), tmp_path / "run").folder
     path = folder / "models" / "client-00.safetensors"
-    module, about = model_file.read(path)
-    patch = about.network.patch.model_copy(update={"size": (8, 17)})
-    wrong = about.model_copy(update={"network": about.network.model_copy(update={"patch": patch})})
-    model_file.write(path, dict(module.state_dict()), wrong)
+    module, info = model_file.read(path)
+    patch = info.network.patch.model_copy(update={"size": (8, 17)})
+    unfit = info.model_copy(update={"network": info.network.model_copy(update={"patch": patch})})
+    model_file.write(path, dict(module.state_dict()), unfit)
     with pytest.raises(StorageError, match="patches do not fit the samples"):
         PersonalModel.load(path)
 
 
 def test_features_are_not_kept_where_patches_are_drawn(tmp_path):
     network = {"name": "masks:pixelwise", "train": "head"}
-    kept, drawn = (Scenario.prepare(over(tmp_path, patch, network)) for patch in (None, PATCH))
-    assert kept.network.keeps_features
-    assert not drawn.network.keeps_features
+    images, patches = (
+        Scenario.prepare(patched(tmp_path, patch, network)) for patch in (None, PATCH)
+    )
+    assert images.network.keeps_features
+    assert not patches.network.keeps_features
     assert any(
         "in every step, since model.patch changes the samples" in note.text
-        for note in cautions(drawn)
+        for note in cautions(patches)
     )
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         (
             {"patch": {"size": [8, 17]}},
@@ -161,9 +165,9 @@ def test_features_are_not_kept_where_patches_are_drawn(tmp_path):
         ),
     ],
 )
-def test_what_does_not_go_with_patches_is_refused_before_the_run(changes, words, tmp_path):
-    with pytest.raises(ConfigError, match=words):
-        Scenario.prepare(over(tmp_path, **changes))
+def test_what_does_not_go_with_patches_is_refused_before_the_run(changes, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        Scenario.prepare(patched(tmp_path, **changes))
 
 
 def test_classes_have_no_patches():

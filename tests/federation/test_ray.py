@@ -25,22 +25,22 @@ pytestmark = pytest.mark.long
 def machine():
     """A cluster of this machine, which the runs of a module share."""
     needs_ray()
-    before = dict(os.environ)
-    with ExitStack() as until:
+    environment = dict(os.environ)
+    with ExitStack() as stack:
         try:
-            until.enter_context(connected("ray", 2))
+            stack.enter_context(connected("ray", 2))
         except ConfigError:  # Ray waits 30 s for itself, which a busy machine may exceed
-            until.enter_context(connected("ray", 2))
+            stack.enter_context(connected("ray", 2))
         yield
-    now = {name: os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")}
-    assert now == {name: before.get(name) for name in now}
+    current = {name: os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")}
+    assert current == {name: environment.get(name) for name in current}
 
 
-def as_one(name, settings, tmp_path, **over):
+def check_bits(name, settings, tmp_path, **overrides):
     """Run over Ray and in one process; both must give the same bits."""
-    one = pomona.run(tiny(name, settings, workers=1, **CLIENTS, **over), tmp_path / "one")
-    ray = pomona.run(on_ray(name, settings, **over), tmp_path / "ray")
-    assert outcome(ray) == outcome(one)
+    local = pomona.run(tiny(name, settings, workers=1, **CLIENTS, **overrides), tmp_path / "one")
+    ray = pomona.run(on_ray(name, settings, **overrides), tmp_path / "ray")
+    assert outcome(ray) == outcome(local)
     assert digest_of_models(tmp_path / "ray") == digest_of_models(tmp_path / "one")
 
 
@@ -48,19 +48,19 @@ def as_one(name, settings, tmp_path, **over):
     ("name", "settings"), drawn([("fedavg", None), BUDGET, ("scaffold", None), ("fedamp", None)])
 )
 def test_it_has_the_bits_of_one_process(name, settings, tmp_path, machine):
-    as_one(name, settings, tmp_path)
-    own = [os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))]
-    heard = {
+    check_bits(name, settings, tmp_path)
+    process_ids = [os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))]
+    addresses = {
         c.laddr.ip.removeprefix("::ffff:")
         for c in psutil.net_connections("tcp")
-        if c.pid in own and c.status == "LISTEN"
+        if c.pid in process_ids and c.status == "LISTEN"
     }
-    assert heard == {"127.0.0.1"}
+    assert addresses == {"127.0.0.1"}
 
 
 @pytest.mark.slow
 def test_it_has_the_same_liars(tmp_path, machine):
-    as_one("fedavg", None, tmp_path, attack={"clients": [1], "kind": "noise", "from_round": 2})
+    check_bits("fedavg", None, tmp_path, attack={"clients": [1], "kind": "noise", "from_round": 2})
 
 
 def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
@@ -73,30 +73,30 @@ def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
 
 
 def test_cores_that_others_have_are_waited_for_but_not_for_ever(monkeypatch, machine):
-    heard = Notes()
-    with reserved(1, heard.on_note):
+    notes = Notes()
+    with reserved(1, notes.on_note):
         monkeypatch.setattr("pomona.federation.ray_cluster.NOTICE_AFTER", 0.5)
         monkeypatch.setattr("pomona.federation.ray_cluster.PATIENCE", 0.6)
         with pytest.raises(ConfigError, match=r"not given 2 cores in 1 s \(. of its 2 are free\)"):
-            pomona.run(on_ray("fedavg"), callback=heard)
-    assert "waiting for 2 cores of the Ray cluster" in heard.said[-1]
+            pomona.run(on_ray("fedavg"), callback=notes)
+    assert "waiting for 2 cores of the Ray cluster" in notes.said[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_has_the_bits_of_one_process(name, tmp_path, machine):
-    as_one(name, None, tmp_path)
+    check_bits(name, None, tmp_path)
 
 
 @pytest.mark.slow
 def test_members_that_come_and_go_and_states_in_files(tmp_path, machine):
     change = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1]}
-    over = {"clients": 5, "rounds": 4, "partition": {"name": "iid"}, "membership": change}
-    one = pomona.run(tiny("apple", workers=1, **over), tmp_path / "one")
+    settings = {"clients": 5, "rounds": 4, "partition": {"name": "iid"}, "membership": change}
+    local = pomona.run(tiny("apple", workers=1, **settings), tmp_path / "one")
     ray = pomona.run(
-        tiny("apple", workers=2, cluster="ray", state_memory=1e-9, **over), tmp_path / "ray"
+        tiny("apple", workers=2, cluster="ray", state_memory=1e-9, **settings), tmp_path / "ray"
     )
-    assert (outcome(ray), ray.unseen) == (outcome(one), one.unseen)
+    assert (outcome(ray), ray.unseen) == (outcome(local), local.unseen)
     assert digest_of_models(tmp_path / "ray") == digest_of_models(tmp_path / "one")
 
 

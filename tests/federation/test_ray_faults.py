@@ -32,13 +32,13 @@ def test_nobody_at_the_address():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{bound.getsockname()[1]}"
-        before = time.monotonic()
+        start_time = time.monotonic()
         with (
             pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}"),
             connected(address, 1),
         ):
             pass
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - start_time < 10
 
 
 def outcome(result):
@@ -46,19 +46,19 @@ def outcome(result):
     return [(r.cohort, r.loss, r.bytes_up) for r in result.rounds], info, result.evaluations
 
 
-def on_ray(name, settings=None, cluster="ray", **over):
-    return tiny(name, settings, cluster=cluster, workers=2, **CLIENTS, **over)
+def on_ray(name, settings=None, cluster="ray", **overrides):
+    return tiny(name, settings, cluster=cluster, workers=2, **CLIENTS, **overrides)
 
 
 def in_round(number, act):
     """Make the transport act before the clients train in this round, once."""
-    visit, done = Workers.visit, []
+    visit, acted = Workers.visit, []
 
-    def acts(self, asked, down):
-        if asked.round.number == number and asked.trains and not done:
-            done.append(True)
+    def acts(self, request, downlink):
+        if request.round.number == number and request.trains and not acted:
+            acted.append(True)
             act(self)
-        return visit(self, asked, down)
+        return visit(self, request, downlink)
 
     return acts
 
@@ -71,17 +71,17 @@ def kill_actor(transport):
 @pytest.mark.slow
 def test_a_killed_actor_is_replaced(tmp_path, monkeypatch):
     needs_ray()
-    whole, heard = pomona.run(tiny(*BUDGET, workers=1, **CLIENTS), tmp_path / "whole"), Notes()
+    unbroken, notes = (pomona.run(tiny(*BUDGET, workers=1, **CLIENTS), tmp_path / "whole"), Notes())
     monkeypatch.setattr(Workers, "visit", in_round(2, kill_actor))
-    parts = pomona.run(on_ray(*BUDGET), tmp_path / "parts", heard)
-    assert sum("was lost" in note for note in heard.said) == 1
-    assert outcome(parts) == outcome(whole)
+    recovered = pomona.run(on_ray(*BUDGET), tmp_path / "parts", notes)
+    assert sum("was lost" in note for note in notes.said) == 1
+    assert outcome(recovered) == outcome(unbroken)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
-def alone(function, out):
+def in_own_process(function, folder):
     """Call a function of this module with a folder, in a process of its own; returns its output."""
-    code = f"import test_ray_faults as t; t.{function.__name__}({str(out)!r})"
+    code = f"import test_ray_faults as t; t.{function.__name__}({str(folder)!r})"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -93,21 +93,21 @@ def alone(function, out):
     )
 
 
-def loses_a_node(out):
+def loses_a_node(folder):
     os.environ["RAY_AUTH_MODE"] = "disabled"
     from ray.cluster_utils import Cluster
 
-    nodes, heard = Cluster(initialize_head=True, head_node_args={"num_cpus": 1}), Notes()
+    nodes, notes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1}), Notes()
     second = nodes.add_node(num_cpus=1)
     Workers.visit = in_round(2, lambda _: nodes.remove_node(second, allow_graceful=False))
-    pomona.run(on_ray("scaffold", cluster=nodes.address), out, heard)
+    pomona.run(on_ray("scaffold", cluster=nodes.address), folder, notes)
     nodes.shutdown()
-    sys.stdout.write("\n".join(heard.said))
+    sys.stdout.write("\n".join(notes.said))
 
 
-def loses_its_head(out):
+def loses_its_head(folder):
     Workers.visit = in_round(2, kill_head)
-    goes_on(out)
+    resume_run(folder)
 
 
 def kill_head(transport):
@@ -116,29 +116,29 @@ def kill_head(transport):
             process.kill()
 
 
-def goes_on(out):
-    pomona.run(on_ray("scaffold"), out, resume=True)
+def resume_run(folder):
+    pomona.run(on_ray("scaffold"), folder, resume=True)
 
 
 @pytest.mark.slow
 def test_a_killed_node_is_done_without(tmp_path):
     needs_ray()
-    whole = pomona.run(tiny("scaffold", workers=1, **CLIENTS), tmp_path / "whole")
-    ended = alone(loses_a_node, tmp_path / "parts")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("was lost") == 1
-    assert outcome(pomona.load(tmp_path / "parts")) == outcome(whole)
+    unbroken = pomona.run(tiny("scaffold", workers=1, **CLIENTS), tmp_path / "whole")
+    process = in_own_process(loses_a_node, tmp_path / "parts")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("was lost") == 1
+    assert outcome(pomona.load(tmp_path / "parts")) == outcome(unbroken)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_a_run_whose_head_is_gone_resumes(tmp_path):
     needs_ray()
-    whole = pomona.run(tiny("scaffold", workers=1, **CLIENTS), tmp_path / "whole")
-    out = tmp_path / "parts"
-    assert alone(loses_its_head, out).returncode != 0
-    assert read_status(out).round == 1
-    ended = alone(goes_on, out)
-    assert ended.returncode == 0, ended.stderr
-    assert outcome(pomona.load(out)) == outcome(whole)
-    assert digest_of_models(out) == digest_of_models(tmp_path / "whole")
+    unbroken = pomona.run(tiny("scaffold", workers=1, **CLIENTS), tmp_path / "whole")
+    folder = tmp_path / "parts"
+    assert in_own_process(loses_its_head, folder).returncode != 0
+    assert read_status(folder).round == 1
+    process = in_own_process(resume_run, folder)
+    assert process.returncode == 0, process.stderr
+    assert outcome(pomona.load(folder)) == outcome(unbroken)
+    assert digest_of_models(folder) == digest_of_models(tmp_path / "whole")

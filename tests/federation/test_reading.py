@@ -35,19 +35,19 @@ COEFFICIENTS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def unfinished_run(tmp_path_factory):
     """A run that looks unfinished: no hash covers its events."""
     folder = tmp_path_factory.mktemp("made") / "run"
     pomona.run(tiny("apple", rounds=2), folder)
     (folder / "status.json").unlink()
-    *events, end = lines(folder)
-    write(folder, [*events, COEFFICIENTS, end])
+    *events, end_event = lines(folder)
+    write(folder, [*events, COEFFICIENTS, end_event])
     return folder
 
 
 @pytest.fixture
-def run(made, tmp_path):
-    shutil.copytree(made, tmp_path / "run")
+def run(unfinished_run, tmp_path):
+    shutil.copytree(unfinished_run, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -55,12 +55,12 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
-def write(folder, told):
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+def write(folder, entries):
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in entries))
 
 
-def at(told, kind):
-    return next(event for event in told if event["event"] == kind)
+def entry_of(entries, name):
+    return next(event for event in entries if event["event"] == name)
 
 
 CRAFTED_OUTCOME = {"outcome": 1, "samples": 2, "positives": 1, "threshold": 0.5, "chosen": False}
@@ -71,9 +71,9 @@ CRAFTED = [
     ("evaluation", "clients", [0, 1, 2, -1]),
     ("evaluation", "accuracy", ["high", 0.5, 0.5, 0.5]),
     *(
-        ("evaluation", key, cut)
+        ("evaluation", key, values)
         for key in ("samples", "loss", "accuracy", "value")
-        for cut in ([], [1], [1] * 5)
+        for values in ([], [1], [1] * 5)
     ),
     ("evaluation", "interval", [[0.1, 0.9]]),
     ("evaluation", "interval", [[0.1]] * 4),
@@ -133,12 +133,12 @@ CRAFTED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), CRAFTED)
-def test_a_crafted_event_is_one_line_wherever_it_is_read(kind, key, value, run, capsys):
-    told = lines(run)
-    at(told, kind)[key] = value
-    write(run, told)
-    harmless = (kind, key, value) == ("final", "client", "0")  # a number in quotes is that number
+@pytest.mark.parametrize(("name", "key", "value"), CRAFTED)
+def test_a_crafted_event_is_one_line_wherever_it_is_read(name, key, value, run, capsys):
+    entries = lines(run)
+    entry_of(entries, name)[key] = value
+    write(run, entries)
+    harmless = (name, key, value) == ("final", "client", "0")  # a number in quotes is that number
     if harmless:
         assert pomona.load(run).final[0]["client"] == 0
         return
@@ -147,12 +147,12 @@ def test_a_crafted_event_is_one_line_wherever_it_is_read(kind, key, value, run, 
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
     for command in ("report", "compare", "coefficients"):
-        with pytest.raises(SystemExit) as end:
+        with pytest.raises(SystemExit) as exit_info:
             main([command, str(run)])
-        said = capsys.readouterr().err
-        assert end.value.code == 6, said
-        assert said.count("\n") == 1
-        assert "error[STORAGE]" in said
+        message = capsys.readouterr().err
+        assert exit_info.value.code == 6, message
+        assert message.count("\n") == 1
+        assert "error[STORAGE]" in message
 
 
 @pytest.mark.parametrize(
@@ -204,22 +204,22 @@ def test_a_folder_or_a_pipe_for_a_file_is_one_line(run):
 
 def test_a_last_line_that_a_kill_cut_short_does_not_count(run):
     path = run / "events.jsonl"
-    whole = pomona.load(run)
+    undamaged = pomona.load(run)
     path.write_bytes(path.read_bytes() + b'{"event": "round", "ro')
-    assert pomona.load(run).rounds[-1].round == whole.rounds[-1].round
+    assert pomona.load(run).rounds[-1].round == undamaged.rounds[-1].round
 
 
 def test_names_are_read_as_harmless_lines(run):
-    told = lines(run)
-    at(told, "start")["clients"] = ["\x1b]0;owned\x07a", "b\nc", "<script>", "=1"]
-    write(run, told)
+    entries = lines(run)
+    entry_of(entries, "start")["clients"] = ["\x1b]0;owned\x07a", "b\nc", "<script>", "=1"]
+    write(run, entries)
     assert pomona.load(run).about["clients"] == ["]0;owned a", "b c", "<script>", "=1"]
 
 
 def test_kinds_of_later_versions_are_passed_over(run):
-    before = pomona.load(run)
+    original = pomona.load(run)
     write(run, [*lines(run), {"event": "novelty", "x": [1, {"deep": "text"}]}])
-    assert pomona.load(run).evaluations == before.evaluations
+    assert pomona.load(run).evaluations == original.evaluations
 
 
 CONFIGS = {
@@ -264,10 +264,10 @@ def flags(settings):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_written_is_read_back_the_same(name, tmp_path):
-    made = pomona.run(tiny("fedavg", rounds=1, **CONFIGS[name]), tmp_path / "run")
+    result = pomona.run(tiny("fedavg", rounds=1, **CONFIGS[name]), tmp_path / "run")
     read = pomona.load(tmp_path / "run")
-    for part in ("config", "about", "evaluations", "final", "summary", "unseen"):
-        assert getattr(read, part) == getattr(made, part), part
+    for field in ("config", "about", "evaluations", "final", "summary", "unseen"):
+        assert getattr(read, field) == getattr(result, field), field
 
 
 json_values = st.recursive(
@@ -286,17 +286,17 @@ json_values = st.recursive(
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_value_in_any_place_is_read_or_named(made, data):
+def test_any_value_in_any_place_is_read_or_named(unfinished_run, data):
     """One event with one value exchanged, at the top or one below, is an event or a ValueError."""
-    event = data.draw(st.sampled_from(lines(made)))
+    event = data.draw(st.sampled_from(lines(unfinished_run)))
     key = data.draw(st.sampled_from(sorted(event)))
     inner = event[key]
     value = data.draw(json_values)
     if isinstance(inner, dict) and inner and data.draw(st.booleans()):
         value = {**inner, data.draw(st.sampled_from(sorted(inner))): value}
     with suppress(ValueError):
-        kind, content = events.read(json.dumps({**event, key: value}))
-        assert isinstance(kind, str)
+        event_name, content = events.read(json.dumps({**event, key: value}))
+        assert isinstance(event_name, str)
         assert isinstance(content, (RoundRow, Evaluation, dict))
 
 

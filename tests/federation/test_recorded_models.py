@@ -27,35 +27,35 @@ RUN = {
 }
 
 
-def rounds_chosen(result, keep):
+def rounds_chosen(result, choice):
     """The round of the model in each client's file, from the record's evaluations; the first of
     equal ones.
     """
     model, when = result.about["headline"]
     curve = [e for e in result.curve(model, when, "validation") if e.round > 0]
-    if keep == "own_best":
-        own = {
+    if choice == "own_best":
+        scores = {
             i: [(e.by_client(e.value, [i])[0], e.round) for e in curve]
             for i in range(len(result.about["clients"]))
         }
-        return {i: max(known, key=lambda at: (at[0], -at[1]))[1] for i, known in own.items()}
+        return {i: max(points, key=lambda p: (p[0], -p[1]))[1] for i, points in scores.items()}
     best = (
         max(curve, key=lambda e: (e.mean, -e.round)).round
-        if keep == "best"
+        if choice == "best"
         else result.rounds[-1].round
     )
     return dict.fromkeys(range(len(result.about["clients"])), best)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("keep", ["last", "best", "own_best"])
+@pytest.mark.parametrize("choice", ["last", "best", "own_best"])
 @pytest.mark.parametrize("method", ["apfl", "fedavg"])
-def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, keep, method):
-    out = tmp_path / "run"
-    result = pomona.run(tiny(method, **RUN, keep=keep), out)
-    chosen = rounds_chosen(result, keep)
-    assert keep == "last" or min(chosen.values()) < RUN["rounds"]
-    in_memory = pomona.run(tiny(method, **RUN, keep=keep, workers=2))
+def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, choice, method):
+    folder = tmp_path / "run"
+    result = pomona.run(tiny(method, **RUN, keep=choice), folder)
+    chosen = rounds_chosen(result, choice)
+    assert choice == "last" or min(chosen.values()) < RUN["rounds"]
+    in_memory = pomona.run(tiny(method, **RUN, keep=choice, workers=2))
     shorter = {
         number: pomona.run(tiny(method, **{**RUN, "rounds": number}))
         for number in set(chosen.values())
@@ -66,30 +66,30 @@ def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, keep, met
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("keep", ["best", "own_best"])
-def test_a_run_that_goes_on_chooses_as_if_it_had_never_ended(tmp_path, monkeypatch, keep):
+@pytest.mark.parametrize("choice", ["best", "own_best"])
+def test_a_run_that_goes_on_chooses_as_if_it_had_never_ended(tmp_path, monkeypatch, choice):
     from pomona.federation.checkpointing import Checkpointing
 
-    config, commit = tiny("apfl", **RUN, keep=keep), Checkpointing.commit
-    whole = pomona.run(config)
-    for cut in (2, 4, 6):
+    config, commit = tiny("apfl", **RUN, keep=choice), Checkpointing.commit
+    uninterrupted = pomona.run(config)
+    for last_round in (2, 4, 6):
 
-        def breaks(self, number, tensors, meta, cut=cut):
+        def breaks(self, number, tensors, meta, last_round=last_round):
             commit(self, number, tensors, meta)
-            if number == cut:
+            if number == last_round:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr(Checkpointing, "commit", breaks)
             with pytest.raises(KeyboardInterrupt):
-                pomona.run(config, tmp_path / str(cut))
-        resumed = pomona.run(config, tmp_path / str(cut), resume=True)
-        assert all(equal(resumed.models[i], whole.models[i]) for i in whole.models)
+                pomona.run(config, tmp_path / str(last_round))
+        resumed = pomona.run(config, tmp_path / str(last_round), resume=True)
+        assert all(equal(resumed.models[i], uninterrupted.models[i]) for i in uninterrupted.models)
 
 
 def test_with_an_early_stop_and_few_clients_a_round_the_best_is_kept_too():
-    over = {**RUN, "participation": 0.5, "stop": {"patience": 2}, "keep": "best"}
-    result = pomona.run(tiny("fedavg", **over))
+    settings = {**RUN, "participation": 0.5, "stop": {"patience": 2}, "keep": "best"}
+    result = pomona.run(tiny("fedavg", **settings))
     (number,) = set(rounds_chosen(result, "best").values())
     shorter = pomona.run(tiny("fedavg", **{**RUN, "participation": 0.5, "rounds": number}))
     assert all(equal(result.models[i], shorter.models[i]) for i in result.models)
@@ -114,10 +114,10 @@ def test_the_card_names_the_round_of_the_file_and_its_figures(tmp_path):
             for e in result.curve(model, when, split)
             if e.round == number
         ]
-        said = (tmp_path / f"run/models/client-{client:02d}.card.md").read_text()
+        card = (tmp_path / f"run/models/client-{client:02d}.card.md").read_text()
         assert (
             f"model of round {number}, {result.metric.heading}: {', '.join(values)}."
-            in said.replace("\\", "")
+            in card.replace("\\", "")
         )
 
 
@@ -131,7 +131,7 @@ class Client:
             self.choice.update(0, number, torch.tensor([float(number)]), [score])
 
     @property
-    def kept(self):
+    def chosen(self):
         return int(self.choice.choose(0, torch.tensor([-1.0]), -1))
 
 
@@ -144,16 +144,16 @@ numbers = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3]))
 )
 def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metric):
     points = [Point(k, value, loss) for k, (value, loss) in enumerate(scores, start=1)]
-    found = best(points, metric, single_client=True)
-    assert Client(points, metric).kept == (found.round if found else -1)
-    for cut in range(len(points)):  # and so it is after a break
-        begun, rest = Client(points[:cut], metric), Client([], metric)
-        for path, tensor in begun.choice.stored(0).items():
-            rest.choice.restore(0, path.rpartition(".")[2], tensor)
-        for number, value, loss, *_ in points[cut:]:
+    expected = best(points, metric, single_client=True)
+    assert Client(points, metric).chosen == (expected.round if expected else -1)
+    for count in range(len(points)):  # and so it is after a break
+        interrupted, resumed = Client(points[:count], metric), Client([], metric)
+        for path, tensor in interrupted.choice.stored(0).items():
+            resumed.choice.restore(0, path.rpartition(".")[2], tensor)
+        for number, value, loss, *_ in points[count:]:
             score = Score("personal", "trained", "validation", 9, loss, None, value)
-            rest.choice.update(0, number, torch.tensor([float(number)]), [score])
-        assert rest.kept == Client(points, metric).kept
+            resumed.choice.update(0, number, torch.tensor([float(number)]), [score])
+        assert resumed.chosen == Client(points, metric).chosen
 
 
 # Masks without foreground: round 1 is right everywhere, and has no Dice; rounds 2 and 4 find what
@@ -164,30 +164,30 @@ EMPTY = [Point(1, None, 0.01), Point(2, 0.0, 0.3), Point(3, None, 0.02), Point(4
 def test_a_right_model_is_no_worse_than_one_with_false_positives_where_there_is_nothing_to_find():
     dice = METRICS["dice"]
     assert best(EMPTY, dice, single_client=True) == (1, 0.01, LOSS, 3)
-    assert Client(EMPTY, dice).kept == 1
-    assert [Client(EMPTY[:k], dice).kept for k in (1, 2, 3)] == [1, 1, 1]
-    assert Client(EMPTY[1:], dice).kept == 3
+    assert Client(EMPTY, dice).chosen == 1
+    assert [Client(EMPTY[:k], dice).chosen for k in (1, 2, 3)] == [1, 1, 1]
+    assert Client(EMPTY[1:], dice).chosen == 3
     # of means over clients the Dice decides: others have foreground
     assert best(EMPTY, dice).round == 2
 
 
 def test_the_card_names_the_round_of_the_file_where_the_metric_is_undefined():
     def evaluation(point, split):
-        one = {
+        fields = {
             "clients": (0,),
             "samples": (9,),
             "loss": (point.loss,),
             "accuracy": (None,),
             "value": (point.value,),
         }
-        return Evaluation(point.round, "personal", "trained", split, **one, metric="dice")
+        return Evaluation(point.round, "personal", "trained", split, **fields, metric="dice")
 
     result = SimpleNamespace(
         metric=METRICS["dice"],
         curve=lambda model, when, split: [evaluation(point, split) for point in EMPTY],
     )
-    said = _best_round_note(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
-    assert said == "The file holds the model of round 1, loss: validation 0.01, test 0.01."
+    note = _best_round_note(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
+    assert note == "The file holds the model of round 1, loss: validation 0.01, test 0.01."
 
 
 def test_a_checkpoint_of_a_version_that_noted_less_is_refused():

@@ -40,16 +40,18 @@ def trained(result, client):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("over", [{"stop": {"patience": 9}}, {"keep": "own_best"}])
+@pytest.mark.parametrize("settings", [{"stop": {"patience": 9}}, {"keep": "own_best"}])
 def test_file_and_figures_are_those_of_the_last_round_that_counted(
-    tmp_path, refused, over, workers
+    tmp_path, refused, settings, workers
 ):
     """Kept in every round, as the run may stop early or chooses: after rounds 3 and 4 client 1
     stands where round 2 left it.
     """
-    shorter = pomona.run(tiny("apfl", **RUN, **over, rounds=2))
+    shorter = pomona.run(tiny("apfl", **RUN, **settings, rounds=2))
     refused |= {3, 4}
-    result = pomona.run(tiny("apfl", **RUN, **over, rounds=4, workers=workers), tmp_path / "run")
+    result = pomona.run(
+        tiny("apfl", **RUN, **settings, rounds=4, workers=workers), tmp_path / "run"
+    )
     assert [len(r.refused) for r in result.rounds] == [0, 0, 1, 1]
     assert equal(result.models[1], shorter.models[1])
     assert trained(result, 1) == trained(shorter, 1)

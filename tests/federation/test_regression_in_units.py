@@ -34,13 +34,13 @@ def days(unit=1.0, shift=0.0, n=600):
     return Dataset("days", "table", x, (y * unit + shift).astype(np.float32), (), n)
 
 
-def ran(data, out=None, **settings):
-    return simulate(Scenario.prepare(resolve(SETTINGS, settings), lambda _: data), out)
+def ran(data, folder=None, **settings):
+    return simulate(Scenario.prepare(resolve(SETTINGS, settings), lambda _: data), folder)
 
 
 def test_a_loss_of_the_users_own_gets_the_numbers_as_they_are():
-    own = {"model": {"name": "logistic", "loss": "pomona.models.losses:squared_error"}}
-    data = Scenario.prepare(resolve(SETTINGS, own), lambda _: days()).dataset
+    settings = {"model": {"name": "logistic", "loss": "pomona.models.losses:squared_error"}}
+    data = Scenario.prepare(resolve(SETTINGS, settings), lambda _: days()).dataset
     assert (data.target_shift, data.target_scale) == ((0.0,), (1.0,))
     assert Scenario.prepare(resolve(SETTINGS), lambda _: days()).dataset.target_shift != (0.0,)
 
@@ -54,8 +54,8 @@ def test_errors_are_in_units_and_do_not_hang_on_them():
     for client in range(3):
         outputs, targets = hours.predictions(client)
         assert np.abs(outputs - targets).mean() == pytest.approx(first.value[client], rel=1e-5)
-        held = [f for f in hours.final if f["client"] == client and f["split"] == "test"]
-        assert any(f["mae"] == pytest.approx(first.value[client], rel=1e-5) for f in held)
+        rows = [f for f in hours.final if f["client"] == client and f["split"] == "test"]
+        assert any(f["mae"] == pytest.approx(first.value[client], rel=1e-5) for f in rows)
 
 
 def test_a_rate_that_suits_deviations_suits_any_unit():
@@ -111,8 +111,8 @@ def test_with_privacy_no_moments_of_targets_are_released():
 
 
 def test_a_target_that_does_not_vary_is_no_division_by_zero():
-    still = days()
-    y = still.y.copy()
+    dataset = days()
+    y = dataset.y.copy()
     y[:, 1] = 5.0
-    result = ran(replace(still, y=y), rounds=1)
+    result = ran(replace(dataset, y=y), rounds=1)
     assert np.isfinite(result.summary["models"]["global, received"]["last"]["test"])

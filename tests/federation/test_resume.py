@@ -20,8 +20,8 @@ PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed":
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
 
 
-def run(name, folder, resume=False, callback=None, **over):
-    return pomona.run(tiny(name, **over), folder, callback, resume)
+def run(name, folder, resume=False, callback=None, **settings):
+    return pomona.run(tiny(name, **settings), folder, callback, resume)
 
 
 @pytest.mark.parametrize(
@@ -33,93 +33,93 @@ def run(name, folder, resume=False, callback=None, **over):
 )
 def test_every_method_goes_on_to_the_same_end(name, number, tmp_path):
     partial = {"participation": 0.5} if number == 3 else {}
-    whole = run(name, tmp_path / "whole", **partial)
+    uninterrupted = run(name, tmp_path / "whole", **partial)
     with pytest.raises(KeyboardInterrupt):
         run(name, tmp_path / "parts", **partial, callback=StopAfter(number, committed=False))
     assert read_status(tmp_path / "parts").round == number - 1
-    parts = run(name, tmp_path / "parts", resume=True, **partial)
+    resumed = run(name, tmp_path / "parts", resume=True, **partial)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
-    assert parts.evaluations == whole.evaluations
-    assert [r.loss for r in parts.rounds] == [r.loss for r in whole.rounds]
-    assert pomona.load(tmp_path / "parts").evaluations == whole.evaluations
+    assert resumed.evaluations == uninterrupted.evaluations
+    assert [r.loss for r in resumed.rounds] == [r.loss for r in uninterrupted.rounds]
+    assert pomona.load(tmp_path / "parts").evaluations == uninterrupted.evaluations
     assert read_status(tmp_path / "parts").state == "finished"
 
 
 def test_comers_and_goers_go_on(tmp_path):
-    over = {
+    settings = {
         "clients": 5,
         "rounds": 4,
         "partition": {"name": "iid"},
         "membership": {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2},
         "workers": 2,
     }
-    whole = run("apple", tmp_path / "whole", **over)
+    uninterrupted = run("apple", tmp_path / "whole", **settings)
     for number in (2, 3):
         with pytest.raises(KeyboardInterrupt):
             run(
                 "apple",
                 tmp_path / "parts",
                 resume=True,
-                **over,
+                **settings,
                 callback=StopAfter(number, committed=False),
             )
-    parts = run("apple", tmp_path / "parts", resume=True, **over)
+    resumed = run("apple", tmp_path / "parts", resume=True, **settings)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
-    assert parts.unseen == whole.unseen
+    assert resumed.unseen == uninterrupted.unseen
 
 
 def test_a_private_run_goes_on_and_pays_once(tmp_path):
-    over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
-    whole = run("apple", tmp_path / "whole", **over)
+    settings = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
+    uninterrupted = run("apple", tmp_path / "whole", **settings)
     with pytest.raises(KeyboardInterrupt):
-        run("apple", tmp_path / "parts", **over, callback=StopAfter(2, committed=False))
-    parts = run("apple", tmp_path / "parts", resume=True, **over)
+        run("apple", tmp_path / "parts", **settings, callback=StopAfter(2, committed=False))
+    resumed = run("apple", tmp_path / "parts", resume=True, **settings)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
-    assert parts.summary["privacy"] == whole.summary["privacy"]
-    assert parts.summary["privacy"]["epsilon"] > 0
-    assert "test seed" in parts.summary["privacy"]["void"]
+    assert resumed.summary["privacy"] == uninterrupted.summary["privacy"]
+    assert resumed.summary["privacy"]["epsilon"] > 0
+    assert "test seed" in resumed.summary["privacy"]["void"]
 
 
 def test_a_ledger_that_is_gone_stops_a_private_run(tmp_path):
-    over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
+    settings = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", **over, callback=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "parts", **settings, callback=StopAfter(3, committed=False))
     ledger = next((tmp_path / "parts/private/dp").rglob("*.jsonl"))
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
     with pytest.raises((PrivacyError, StorageError), match="ledger"):
-        run("fedavg", tmp_path / "parts", resume=True, **over)
+        run("fedavg", tmp_path / "parts", resume=True, **settings)
 
 
 def test_a_budget_that_is_spent_stops_the_run(tmp_path):
-    named = [a for a in ACKNOWLEDGED if a != "unlimited-epsilon"]
-    over = {"privacy": {**PRIVATE, "acknowledge": named, "epsilon_budget": 5.0}, "rounds": 30}
+    names = [a for a in ACKNOWLEDGED if a != "unlimited-epsilon"]
+    settings = {"privacy": {**PRIVATE, "acknowledge": names, "epsilon_budget": 5.0}, "rounds": 30}
     with pytest.raises(PrivacyError, match="client"):
-        run("fedavg", tmp_path / "run", **over)
+        run("fedavg", tmp_path / "run", **settings)
     status = read_status(tmp_path / "run")
     assert (status.state, status.code) == ("failed", 9)
 
 
 def test_a_finished_run_is_left_alone(tmp_path):
     first = run("fedavg", tmp_path / "run")
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
-    again = run("fedavg", tmp_path / "run", resume=True)
-    assert again.evaluations == first.evaluations
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    resumed = run("fedavg", tmp_path / "run", resume=True)
+    assert resumed.evaluations == first.evaluations
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == times
 
 
 @pytest.mark.parametrize(
-    ("over", "key"),
+    ("settings", "key"),
     [
         ({"lr": 0.2}, "config.lr"),
         ({"data": {"name": "breast-cancer"}}, "data"),
         ({"seed": 3}, "config.seed"),
     ],
 )
-def test_another_run_is_not_gone_on_with(over, key, tmp_path):
+def test_another_run_is_not_gone_on_with(settings, key, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "run", callback=StopAfter(2, committed=False))
     with pytest.raises(CheckpointError, match=key):
-        run("fedavg", tmp_path / "run", resume=True, **over)
+        run("fedavg", tmp_path / "run", resume=True, **settings)
     run("fedavg", tmp_path / "run", resume=True, workers=2)
 
 
@@ -128,7 +128,7 @@ def files(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "over", "words"),
+    ("name", "settings", "message"),
     [
         ("apple", {}, "config.method.name"),
         ("fedavg", {"lr": 0.2}, "config.lr"),
@@ -137,12 +137,12 @@ def files(folder):
         ("fedavg", {"data": {"name": "breast-cancer"}}, "config.data.name"),
     ],
 )
-def test_a_finished_run_is_not_shown_for_another(name, over, words, tmp_path):
+def test_a_finished_run_is_not_shown_for_another(name, settings, message, tmp_path):
     run("fedavg", tmp_path / "run")
-    before = files(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=words):
-        run(name, tmp_path / "run", resume=True, **over)
-    assert files(tmp_path / "run") == before
+    content = files(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=message):
+        run(name, tmp_path / "run", resume=True, **settings)
+    assert files(tmp_path / "run") == content
 
 
 def timeless(value):
@@ -165,10 +165,10 @@ EXTENDED = [name for name in METHODS if not METHODS[name]().method().card.needs.
 @pytest.mark.parametrize("name", representatives(EXTENDED, KINDS_OF_METHOD))
 def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
     """It ends with the models and events of a run that asked for them from the start."""
-    over = {"participation": 0.5} if name in ("fedavg", "ditto") else {}
-    run(name, tmp_path / "long", rounds=4, **over)
-    run(name, tmp_path / "short", rounds=2, **over)
-    longer = run(name, tmp_path / "short", resume=True, rounds=4, **over)
+    settings = {"participation": 0.5} if name in ("fedavg", "ditto") else {}
+    run(name, tmp_path / "long", rounds=4, **settings)
+    run(name, tmp_path / "short", rounds=2, **settings)
+    longer = run(name, tmp_path / "short", resume=True, rounds=4, **settings)
     assert digest_of_models(tmp_path / "short") == digest_of_models(tmp_path / "long")
     assert events(tmp_path / "short") == events(tmp_path / "long")
     assert longer.summary["rounds"] == 4
@@ -200,12 +200,12 @@ def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path):
 )
 def test_a_schedule_over_all_rounds_cannot_be_given_more(name, settings, tmp_path):
     pomona.run(tiny(name, settings, rounds=1), tmp_path / "run")
-    before = files(tmp_path / "run")
+    content = files(tmp_path / "run")
     with pytest.raises(
         CheckpointError, match="schedules its steps over all rounds; resume with rounds = 1"
     ):
         pomona.run(tiny(name, settings, rounds=2), tmp_path / "run", resume=True)
-    assert files(tmp_path / "run") == before
+    assert files(tmp_path / "run") == content
 
 
 def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
@@ -226,11 +226,11 @@ def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
 
 
 def test_other_rounds_for_unseen_clients_are_trained_anew(tmp_path):
-    over = {"clients": 5, "partition": {"name": "iid"}}
-    once, more = ({"membership": {"unseen": [1], "adapt_rounds": n}} for n in (1, 3))
-    run("mr-mtl", tmp_path / "run", **over, **once)
-    again = run("mr-mtl", tmp_path / "run", resume=True, **over, **more)
-    assert again.unseen == run("mr-mtl", tmp_path / "whole", **over, **more).unseen
+    settings = {"clients": 5, "partition": {"name": "iid"}}
+    one_round, three_rounds = ({"membership": {"unseen": [1], "adapt_rounds": n}} for n in (1, 3))
+    run("mr-mtl", tmp_path / "run", **settings, **one_round)
+    resumed = run("mr-mtl", tmp_path / "run", resume=True, **settings, **three_rounds)
+    assert resumed.unseen == run("mr-mtl", tmp_path / "whole", **settings, **three_rounds).unseen
 
 
 def change(folder, name, old, new):
@@ -256,7 +256,7 @@ def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     change(tmp_path / "run", name, old, new)
-    before = {
+    content = {
         p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")
     }
     with pytest.raises(CheckpointError, match=name) as caught:
@@ -264,7 +264,7 @@ def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new
     assert "restore" in str(caught.value)
     assert {
         p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")
-    } == before
+    } == content
 
 
 @pytest.mark.parametrize(
@@ -297,29 +297,29 @@ def test_events_that_are_gone_or_cut_short_are_named(tmp_path):
 
 
 def test_files_that_are_views_may_go(tmp_path):
-    whole = run("fedavg", tmp_path / "whole")
+    uninterrupted = run("fedavg", tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     for name in ("config.toml", "partition.json"):
         (tmp_path / "run" / name).unlink()
-    assert run("fedavg", tmp_path / "run", resume=True).evaluations == whole.evaluations
+    assert run("fedavg", tmp_path / "run", resume=True).evaluations == uninterrupted.evaluations
     for name in ("config.toml", "partition.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
-    whole = run("apple", tmp_path / "whole")
+    undamaged = run("apple", tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run("apple", tmp_path / "parts", callback=StopAfter(3, committed=False))
     newest = max((tmp_path / "parts/checkpoints").glob("round-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    heard = Notes()
-    pomona.run(tiny("apple"), tmp_path / "parts", heard, resume=True)
-    assert any(newest.name in note and "round 1" in note for note in heard.said)
+    notes = Notes()
+    pomona.run(tiny("apple"), tmp_path / "parts", notes, resume=True)
+    assert any(newest.name in note and "round 1" in note for note in notes.said)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
-    assert whole.summary["rounds"] == 3
+    assert undamaged.summary["rounds"] == 3
 
 
 def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path):
@@ -351,12 +351,12 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "parts", **auto, callback=StopAfter(2, committed=False))
-    heard = Notes()
-    for over in (auto, auto, {**auto, "rounds": 3}):
-        pomona.run(tiny("fedavg", **over), tmp_path / "parts", heard, resume=True)
+    notes = Notes()
+    for settings in (auto, auto, {**auto, "rounds": 3}):
+        pomona.run(tiny("fedavg", **settings), tmp_path / "parts", notes, resume=True)
     lr = pomona.load(tmp_path / "whole").config["lr"]
-    said = [note for note in heard.said if note.startswith("lr = ")]
-    assert said == [f"lr = {lr:g}, as {tmp_path / 'parts'} was begun with"] * 3
+    lr_notes = [note for note in notes.said if note.startswith("lr = ")]
+    assert lr_notes == [f"lr = {lr:g}, as {tmp_path / 'parts'} was begun with"] * 3
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
@@ -383,20 +383,20 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
 
     from pomona.federation.workers import Workers
 
-    whole = run("apple", tmp_path / "whole")
+    undisturbed = run("apple", tmp_path / "whole")
     visit, killed = Workers.visit, []
 
-    def kills(self, asked, down):
-        if asked.round.number == 2 and not killed:
+    def kills(self, request, downlink):
+        if request.round.number == 2 and not killed:
             killed.append(self._workers[0].pid)
             os.kill(killed[0], signal.SIGKILL)
-        return visit(self, asked, down)
+        return visit(self, request, downlink)
 
     monkeypatch.setattr(Workers, "visit", kills)
-    parts = run("apple", tmp_path / "parts", workers=2)
+    recovered = run("apple", tmp_path / "parts", workers=2)
     assert killed
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
-    assert parts.evaluations == whole.evaluations
+    assert recovered.evaluations == undisturbed.evaluations
 
 
 def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path, monkeypatch):
@@ -486,19 +486,19 @@ def test_links_in_a_run_folder_are_not_followed(name, finished, tmp_path):
     else:
         with pytest.raises(KeyboardInterrupt):
             run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
-    own, outside = tmp_path / "run" / name, tmp_path / "outside"
-    own.parent.mkdir(exist_ok=True)
-    if own.exists():
-        own.rename(outside)
+    path, outside = tmp_path / "run" / name, tmp_path / "outside"
+    path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        path.rename(outside)
     elif name == "checkpoints":
         outside.mkdir()
     else:
         outside.write_text("mine")
-    own.symlink_to(outside)
-    before = files(tmp_path)
+    path.symlink_to(outside)
+    content = files(tmp_path)
     with pytest.raises(StorageError, match="symbolic link"):
         run("fedavg", tmp_path / "run", resume=True, rounds=4)
-    assert files(tmp_path) == before
+    assert files(tmp_path) == content
 
 
 def test_a_folder_may_be_a_link(tmp_path):
@@ -513,11 +513,11 @@ def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_
 ):
     from pomona import personal
 
-    def full(*_):
+    def disk_full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(personal, "save", full)
+        patch.setattr(personal, "save", disk_full)
         with pytest.raises(StorageError, match=r"No space left.*free some space"):
             run("fedavg", tmp_path / "run")
     assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").code) == (

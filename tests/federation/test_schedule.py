@@ -18,19 +18,19 @@ from problems import tiny
 pytestmark = pytest.mark.long
 
 
-def rates(rounds, **over):
+def rates(rounds, **settings):
     """The rate of each round, from 1 to the closing visit, at lr = 1."""
-    config = tiny("fedavg", lr=1.0, rounds=rounds, **over)
+    config = tiny("fedavg", lr=1.0, rounds=rounds, **settings)
     return [round_of(config, number).lr for number in range(1, rounds + 2)]
 
 
 def test_the_rates_of_each_schedule():
-    half = (1 + cos(pi / 2)) / 2
+    halfway = (1 + cos(pi / 2)) / 2
     quarters = [(1 + cos(pi * k / 4)) / 2 for k in range(4)]
     assert rates(2) == [1, 1, 1]
     # the closing visit is as the last round
     assert rates(4, lr_schedule="cosine") == [*quarters, quarters[-1]]
-    assert rates(4, lr_schedule="cosine", lr_warmup_rounds=2) == [1 / 3, 2 / 3, 1, half, half]
+    assert rates(4, lr_schedule="cosine", lr_warmup_rounds=2) == [1 / 3, 2 / 3, 1, halfway, halfway]
     assert rates(5, lr_schedule="steps", lr_milestones=[2, 4], lr_factor=0.5) == [
         1,
         1,
@@ -78,21 +78,21 @@ def test_what_adapts_for_an_evaluation_alone_does_so_where_rates_have_fallen_to_
     """Full batches, and a second round that moves nothing: all end as after one round, the unseen
     client too.
     """
-    over = {"lr": 0.5, "batch_size": 10**4, "membership": {"unseen": [1]}}
+    settings = {"lr": 0.5, "batch_size": 10**4, "membership": {"unseen": [1]}}
     falling = {"lr_schedule": "steps", "lr_milestones": [1], "lr_factor": 1e-12}
-    one, two = (
-        pomona.run(tiny(name, **over, **more)).models
-        for more in ({"rounds": 1}, {"rounds": 2, **falling})
+    one_round, two_rounds = (
+        pomona.run(tiny(name, **settings, **schedule)).models
+        for schedule in ({"rounds": 1}, {"rounds": 2, **falling})
     )
     for client in range(4):
-        for key, tensor in one[client].items():
-            assert_close(two[client][key], tensor, atol=1e-5, rtol=1e-5)
+        for key, tensor in one_round[client].items():
+            assert_close(two_rounds[client][key], tensor, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("over", [{"lr_schedule": "steps"}, {"lr_milestones": [2]}])
-def test_milestones_and_steps_go_together(over):
+@pytest.mark.parametrize("settings", [{"lr_schedule": "steps"}, {"lr_milestones": [2]}])
+def test_milestones_and_steps_go_together(settings):
     with pytest.raises(ConfigError, match="lr_schedule = 'steps' and lr_milestones go together"):
-        tiny("fedavg", **over)
+        tiny("fedavg", **settings)
 
 
 def test_a_cosine_over_all_rounds_cannot_be_given_more(tmp_path):
@@ -121,8 +121,8 @@ def test_absence_is_as_frequent_as_it_is_set():
     comes before it.
     """
     config = Config(clients=20, absence=0.3)
-    there = [len(select(config, tuple(range(20)), k)) for k in range(1, 101)]
-    assert abs(sum(there) / 2000 - 0.7) < 0.05
+    present = [len(select(config, tuple(range(20)), k)) for k in range(1, 101)]
+    assert abs(sum(present) / 2000 - 0.7) < 0.05
     assert (
         max(
             len(select(Config(clients=20, absence=0.3, participation=0.5), tuple(range(20)), k))

@@ -42,11 +42,11 @@ def test_a_federation_learns_masks(tmp_path):
     masks = archive(tmp_path / "masks.npz", n=36, classes=2)
     quick = {"optimizer": {"name": "adamw"}, "lr": 0.02, "rounds": 15, "method": "fedavg-ft"}
     result = run(resolve(settings(masks), quick))
-    seen = curve(result)
+    points = curve(result)
     assert result.metric.name == "dice"
-    assert seen[-1].mean > 0.7 > 0.4 > seen[0].mean
+    assert points[-1].mean > 0.7 > 0.4 > points[0].mean
     assert result.about["constant"]["own"]["dice"]["mean"] == 0.0  # background everywhere
-    assert seen[-1].accuracy == (None, None, None)
+    assert points[-1].accuracy == (None, None, None)
 
 
 def test_the_record_holds_counts_and_figures_of_each_class(masks, tmp_path):
@@ -93,20 +93,20 @@ def test_evaluation_sees_a_batch_at_a_time(masks, monkeypatch):
     scenario = Scenario.prepare(resolve(settings(masks)))
     objective, row = scenario.objective(), scenario.initial()
     outputs, targets = objective.outputs(row, 0, "train")
-    whole = objective.batchwise(row, 0, "train", counts)
-    seen = []
+    expected_counts = objective.batchwise(row, 0, "train", counts)
+    sizes = []
     monkeypatch.setattr(pytorch, "TARGETS_AT_ONCE", 3 * 64)
 
     def counted(outputs, targets):
-        seen.append(len(outputs))
+        sizes.append(len(outputs))
         return counts(outputs, targets)
 
-    parts = objective.batchwise(row, 0, "train", counted)
-    assert max(seen) == 3
-    assert sum(seen) == len(outputs)
-    for part, all_, expected in zip(parts, whole, counts(outputs, targets), strict=True):
-        assert torch.equal(part, all_)
-        assert torch.equal(part, expected)
+    batch_counts = objective.batchwise(row, 0, "train", counted)
+    assert max(sizes) == 3
+    assert sum(sizes) == len(outputs)
+    for a, b, expected in zip(batch_counts, expected_counts, counts(outputs, targets), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, expected)
     assert (
         objective.batchwise(row, 0, "test", lambda o, t: (o.argmax(1), t))[1].dtype == torch.int64
     )
@@ -123,15 +123,15 @@ def test_no_samples_have_no_outputs(masks):
 
 @pytest.mark.parametrize("workers", [3])
 def test_workers_and_resumption_give_the_same_bytes(masks, tmp_path, workers):
-    one = run(resolve(settings(masks), {"rounds": 4}), tmp_path / "one")
+    uninterrupted = run(resolve(settings(masks), {"rounds": 4}), tmp_path / "one")
     run(resolve(settings(masks), {"rounds": 2}), tmp_path / "two")
-    two = run(
+    resumed = run(
         resolve(settings(masks), {"rounds": 4, "workers": workers}), tmp_path / "two", resume=True
     )
-    assert one.evaluations == two.evaluations
-    assert one.final == two.final
+    assert uninterrupted.evaluations == resumed.evaluations
+    assert uninterrupted.final == resumed.final
     for name in ("predictions.npz", "models/client-01.safetensors"):
-        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
+        assert (uninterrupted.folder / name).read_bytes() == (resumed.folder / name).read_bytes()
 
 
 def test_many_rows_at_a_time_are_as_one(masks):
@@ -144,8 +144,8 @@ def test_many_rows_at_a_time_are_as_one(masks):
     stack = StackedObjective(module, space, scenario.resident, loop.criterion)
     W = torch.stack([scenario.initial(i) for i in range(3)])
     indices = [scenario.resident.rows["train"][i][: 4 - i] for i in range(3)]
-    for one, many in zip(loop.gradient(W, indices), stack.gradient(W, indices), strict=True):
-        torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-4)
+    for a, b in zip(loop.gradient(W, indices), stack.gradient(W, indices), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
 def test_a_personal_model_predicts_masks_and_is_exported(masks, tmp_path):
@@ -174,22 +174,22 @@ def test_a_personal_model_predicts_masks_and_is_exported(masks, tmp_path):
 
     export(net, tmp_path / "a.onnx", "onnx")
     session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
-    (seen,) = session.run(None, {"inputs": x})
-    assert seen == pytest.approx(outputs.numpy(), abs=1e-4)
+    (computed,) = session.run(None, {"inputs": x})
+    assert computed == pytest.approx(outputs.numpy(), abs=1e-4)
 
 
 def test_the_command_writes_masks(masks, tmp_path, capsys):
     from pomona.cli import main
 
     folder = run(resolve(settings(masks), {"rounds": 1}), tmp_path / "run").folder
-    model, out = folder / "models" / "client-00.safetensors", tmp_path / "masks-out.npz"
+    model, path = folder / "models" / "client-00.safetensors", tmp_path / "masks-out.npz"
     x, _ = discs(n=4, seed=5)
     np.savez(tmp_path / "new.npz", x=x)
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", str(model), str(tmp_path / "new.npz"), "--json", "--masks", str(out)])
-    assert ended.value.code == 0
+    with pytest.raises(SystemExit) as exit_info:
+        main(["predict", str(model), str(tmp_path / "new.npz"), "--json", "--masks", str(path)])
+    assert exit_info.value.code == 0
     rows = json.loads(capsys.readouterr().out)
-    with np.load(out) as written:
+    with np.load(path) as written:
         masks = written["masks"]
     assert masks.shape == (4, 8, 8)
     for row, mask in zip(rows, masks, strict=True):
@@ -216,8 +216,8 @@ def test_a_network_of_monai_and_its_frozen_parts(masks):
 
 def test_client_figures_hold_for_a_runtime_without_test_samples(masks):
     scenario = Scenario.prepare(resolve(settings(masks)))
-    none = {**scenario.resident.rows, "test": [torch.empty(0, dtype=torch.int64)] * 3}
-    scenario.resident.rows.update(none)
+    untested = {**scenario.resident.rows, "test": [torch.empty(0, dtype=torch.int64)] * 3}
+    scenario.resident.rows.update(untested)
     method = scenario.config.method.method()
     runtime = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,),), 0)
     assert client_queries.final_metrics(runtime, 0, ("personal", "trained")) == (None, [])
@@ -228,19 +228,19 @@ def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_pat
     scenario = Scenario.prepare(config)
     result = pomona.load(run(config, tmp_path / "run").folder)
     for client, rows in enumerate(scenario.partition.clients):
-        found = read_examples(result.folder, client)
+        examples = read_examples(result.folder, client)
         scores = np.nanmean(dice(result.predictions(client)[0].astype(float))[:, 1:], axis=1)
-        assert found.dice.tolist() == [scores.max(), scores.min()]
-        ends = rows.test[[scores.argmax(), scores.argmin()]]
-        assert np.array_equal(found.truth, scenario.dataset.y[ends])
+        assert examples.dice.tolist() == [scores.max(), scores.min()]
+        extremes = rows.test[[scores.argmax(), scores.argmin()]]
+        assert np.array_equal(examples.truth, scenario.dataset.y[extremes])
         for k in range(2):
-            both = (found.truth[k] == 1) & (found.predicted[k] == 1)
-            claimed, there = (found.predicted[k] == 1).sum(), (found.truth[k] == 1).sum()
+            overlap = (examples.truth[k] == 1) & (examples.predicted[k] == 1)
+            claimed, actual = (examples.predicted[k] == 1).sum(), (examples.truth[k] == 1).sum()
             first = dice(result.predictions(client)[0].astype(float))[
                 [scores.argmax(), scores.argmin()][k], 1
             ]
             assert (
-                2 * both.sum() / (claimed + there) if claimed + there else np.nan
+                2 * overlap.sum() / (claimed + actual) if claimed + actual else np.nan
             ) == pytest.approx(first, nan_ok=True)
     with drawing():
         figure = masks_figure(runs([result]))
@@ -255,9 +255,9 @@ def test_of_a_volume_the_slice_with_most_of_the_truth_is_shown():
     x, truth = np.zeros((4, 300, 8, 2), np.float32), np.zeros((4, 300, 8), np.uint8)
     x[2, :, :, 0], truth[2, 10] = 7.0, 3
     x[2, 0, 0, 0] = -1.0
-    image, shown, predicted = example(x, truth, truth)
+    image, true_slice, predicted = example(x, truth, truth)
     assert image.shape == (150, 4, 1)  # thinned out to no more than 256 pixels
     assert set(image.ravel().tolist()) == {0, 255}
-    assert shown[5].tolist() == [3] * 4
-    assert np.array_equal(shown, predicted)
+    assert true_slice[5].tolist() == [3] * 4
+    assert np.array_equal(true_slice, predicted)
     assert not example(x[0, ..., :1], truth[0], truth[0])[0].any()  # the same everywhere

@@ -25,7 +25,7 @@ READ = {"events.jsonl", "config.toml", "status.json", "partition.json"}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def local_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
     pomona.run(tiny("apple", rounds=ROUNDS), folder)
     write([load(folder)], folder, FORMATS)
@@ -33,12 +33,12 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def sent(made, tmp_path):
+def linked_run(local_run, tmp_path):
     """A copy in which every newly written file is a link to a file elsewhere, which contains
     "mine".
     """
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    shutil.copytree(made, folder)
+    shutil.copytree(local_run, folder)
     elsewhere.mkdir()
     written = [
         p
@@ -52,16 +52,16 @@ def sent(made, tmp_path):
     return folder
 
 
-def untouched(sent):
-    return {path.read_bytes() for path in (sent.parent / "elsewhere").iterdir()} == {b"mine"}
+def untouched(linked_run):
+    return {path.read_bytes() for path in (linked_run.parent / "elsewhere").iterdir()} == {b"mine"}
 
 
-def test_a_report_writes_through_no_link(sent, made):
-    (sent / "predictions.npz").unlink()  # read, for calibration, before anything is written
-    shutil.copy(made / "predictions.npz", sent)
-    write([load(sent)], sent, FORMATS)
-    assert untouched(sent)
-    assert (sent / "figures" / "curves.png").read_bytes().startswith(b"\x89PNG")
+def test_a_report_writes_through_no_link(linked_run, local_run):
+    (linked_run / "predictions.npz").unlink()  # read, for calibration, before anything is written
+    shutil.copy(local_run / "predictions.npz", linked_run)
+    write([load(linked_run)], linked_run, FORMATS)
+    assert untouched(linked_run)
+    assert (linked_run / "figures" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_published_file_takes_no_others_place(tmp_path):
@@ -73,28 +73,28 @@ def test_a_published_file_takes_no_others_place(tmp_path):
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["page"]
 
 
-def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
-    folder = shutil.copytree(made, tmp_path / "run")
+def test_figures_go_into_no_folder_elsewhere(local_run, tmp_path):
+    folder = shutil.copytree(local_run, tmp_path / "run")
     shutil.move(folder / "figures", tmp_path / "elsewhere")
     (folder / "figures").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="figures is a link"):
-        write([load(made)], folder, FORMATS)
+        write([load(local_run)], folder, FORMATS)
 
 
 @pytest.fixture
-def copied(made, tmp_path):
+def copied(local_run, tmp_path):
     """A run from elsewhere, with the models of a local run."""
-    shutil.copytree(made / "models", tmp_path / "mine")
-    return shutil.copytree(made, tmp_path / "run"), tmp_path / "mine"
+    shutil.copytree(local_run / "models", tmp_path / "mine")
+    return shutil.copytree(local_run, tmp_path / "run"), tmp_path / "mine"
 
 
 def test_an_export_goes_into_no_folder_elsewhere(copied):
     folder, mine = copied
-    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    content = {path.name: path.read_bytes() for path in mine.iterdir()}
     (folder / "exports").symlink_to(mine)
     with pytest.raises(StorageError, match="exports is a link; remove it"):
         app(["export", str(folder), "--client", "0", "--to", "safetensors"], exit_on_error=False)
-    assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == content
 
 
 def test_an_export_is_of_the_model_that_the_run_left(copied):
@@ -121,11 +121,11 @@ def test_a_path_that_is_written_to_lies_in_its_folder(names, tmp_path):
         safe_path(tmp_path / "out", *names)
 
 
-def test_an_evaluation_that_stands_twice_is_one_line(made, tmp_path):
+def test_an_evaluation_that_stands_twice_is_one_line(local_run, tmp_path):
     """As where the lines of a record were doubled, and its hashes made anew."""
-    folder = shutil.copytree(made, tmp_path / "run")
+    folder = shutil.copytree(local_run, tmp_path / "run")
     (folder / "status.json").unlink()
-    (folder / "events.jsonl").write_bytes((made / "events.jsonl").read_bytes() * 2)
+    (folder / "events.jsonl").write_bytes((local_run / "events.jsonl").read_bytes() * 2)
     with pytest.raises(StorageError, match=r"2 evaluations of the .* model, .*, in round 1"):
         load(folder)
 
@@ -133,14 +133,14 @@ def test_an_evaluation_that_stands_twice_is_one_line(made, tmp_path):
 @pytest.mark.parametrize(
     "name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"]
 )
-def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
+def test_no_reader_waits_for_a_device_or_a_pipe(name, local_run, tmp_path):
     """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one
     line, or none needed.
     """
-    for number, place in enumerate((os.mkfifo, lambda path: path.symlink_to("/dev/zero"))):
-        folder = shutil.copytree(made, tmp_path / str(number))
+    for number, put in enumerate((os.mkfifo, lambda path: path.symlink_to("/dev/zero"))):
+        folder = shutil.copytree(local_run, tmp_path / str(number))
         (folder / name).unlink()
-        place(folder / name)
+        put(folder / name)
         if name == "figures/index.json":  # the page's own list, of no use to anybody else
             write([load(folder)], folder, FORMATS)
             assert (folder / name).is_file()
@@ -157,8 +157,8 @@ def test_a_run_goes_on_beside_no_pipe(tmp_path):
         require_own(tmp_path)
 
 
-def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):
-    folder = shutil.copytree(made, tmp_path / "run")
+def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(local_run, tmp_path):
+    folder = shutil.copytree(local_run, tmp_path / "run")
     (folder / "figures" / "index.json").write_text("[" * 200_000)
     write([load(folder)], folder, FORMATS)
     assert "curves.png" in json.loads((folder / "figures" / "index.json").read_text())
@@ -168,12 +168,12 @@ def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path
     "name",
     ["/dev/zero", "../run/events.jsonl", "models/../../x", "", ".", "models/..", "models/\0"],
 )
-def test_a_status_speaks_of_files_of_its_folder(name, made, tmp_path):
-    folder = shutil.copytree(made, tmp_path / "run")
-    told = Status(state="finished", round=ROUNDS, code=0).model_dump() | {
+def test_a_status_speaks_of_files_of_its_folder(name, local_run, tmp_path):
+    folder = shutil.copytree(local_run, tmp_path / "run")
+    status = Status(state="finished", round=ROUNDS, code=0).model_dump() | {
         "sha256": {name: "0" * 64}
     }
-    (folder / "status.json").write_text(json.dumps(told))
+    (folder / "status.json").write_text(json.dumps(status))
     for read in (
         lambda: read_status(folder),
         lambda: require_unchanged(folder),

@@ -56,12 +56,12 @@ def test_a_model_is_known_as_the_same_tensor_unchanged():
 def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(
     scenario, monkeypatch
 ):
-    objective, made = scenario.objective(), []
+    objective, estimated = scenario.objective(), []
     estimate = TorchObjective._estimate_statistics
     monkeypatch.setattr(
         TorchObjective,
         "_estimate_statistics",
-        lambda self, n, c: made.append(c) or estimate(self, n, c),
+        lambda self, n, c: estimated.append(c) or estimate(self, n, c),
     )
 
     def losses(row, client, split):
@@ -74,31 +74,31 @@ def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(
     for client in (0, 1):
         for split in ("validation", "test"):
             assert torch.equal(losses(row, client, split), anew(row, client, split))
-    assert Counter(made) == {0: 3, 1: 3}  # once for both splits, and for each split anew
+    assert Counter(estimated) == {0: 3, 1: 3}  # once for both splits, and for each split anew
     # moves the network's own statistics
     objective.gradient(row.unsqueeze(0), [objective.data.rows["train"][0][:5]])
     assert torch.equal(losses(row, 1, "test"), anew(row, 1, "test"))
     row.mul_(1.5)
     assert torch.equal(losses(row, 1, "test"), anew(row, 1, "test"))
-    named, others = (o.tensors(row, 1) for o in (objective, scenario.objective()))
-    assert all(torch.equal(named[k], others[k]) for k in others)
+    tensors, expected = (o.tensors(row, 1) for o in (objective, scenario.objective()))
+    assert all(torch.equal(tensors[k], expected[k]) for k in expected)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "apfl"])
 def test_a_run_with_batchnorm_is_what_it_is_without_sharing(name, monkeypatch):
     shared = pomona.run(tiny(name, **NORMED))
     monkeypatch.setattr(Estimates, "get", lambda *_: None)
-    apart = pomona.run(tiny(name, **NORMED))
-    assert shared.evaluations == apart.evaluations
-    assert shared.final == apart.final
+    unshared = pomona.run(tiny(name, **NORMED))
+    assert shared.evaluations == unshared.evaluations
+    assert shared.final == unshared.final
 
 
 def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch):
     passes, batchwise = Counter(), TorchObjective.batchwise
 
-    def counted(self, row, client, split, of):
+    def counted(self, row, client, split, reduce):
         passes[client, split] += 1
-        return batchwise(self, row, client, split, of)
+        return batchwise(self, row, client, split, reduce)
 
     monkeypatch.setattr(TorchObjective, "batchwise", counted)
     row = scenario.initial()
@@ -114,17 +114,17 @@ def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch
     assert (answers[0] == outputs.numpy()).all()
     assert (answers[1] == targets.numpy()).all()
     assert [(f["model"], f["when"], f["split"]) for f in figures] == [
-        (*named, split) for named in models for split in ("validation", "test")
+        (*key, split) for key in models for split in ("validation", "test")
     ]
-    alone = Examination(objective, ACCURACY, 0, 0, models, None).metrics([("local", "trained")])
-    assert alone == figures[2:]
+    metrics = Examination(objective, ACCURACY, 0, 0, models, None).metrics([("local", "trained")])
+    assert metrics == figures[2:]
 
 
 def test_a_model_that_is_not_kept_has_no_figures(scenario):
-    nothing = Examination(scenario.objective(), ACCURACY, 0, 0, {}, None)
-    assert nothing.final_metrics(("global", "received")) == (None, [])
-    assert nothing.metrics([("global", "received")]) == []
-    assert nothing.best_worst_masks(("global", "received")) is None
+    examination = Examination(scenario.objective(), ACCURACY, 0, 0, {}, None)
+    assert examination.final_metrics(("global", "received")) == (None, [])
+    assert examination.metrics([("global", "received")]) == []
+    assert examination.best_worst_masks(("global", "received")) is None
 
 
 def test_statistics_are_estimated_without_dropout_so_that_runs_repeat():
@@ -133,11 +133,11 @@ def test_statistics_are_estimated_without_dropout_so_that_runs_repeat():
         pomona.run(tiny("fedavg", **{**NORMED, "model": dropping, "workers": w})) for w in (1, 1, 2)
     ]
     assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
-    with_, without = (
+    dropped, plain = (
         Scenario.prepare(tiny("fedavg", **{**NORMED, "model": m}))
         for m in (dropping, NORMED["model"])
     )
-    row = without.initial()
+    row = plain.initial()
     assert torch.equal(
-        with_.objective().losses(row, 0, "test"), without.objective().losses(row, 0, "test")
+        dropped.objective().losses(row, 0, "test"), plain.objective().losses(row, 0, "test")
     )

@@ -26,7 +26,7 @@ from problems import Notes, tiny
 pytestmark = pytest.mark.long
 
 
-def dies(self, visit, down):
+def dies(self, visit, downlink):
     """A worker that is killed in the middle of a round."""
     if 0 in visit.ids:
         os._exit(9)
@@ -67,8 +67,8 @@ def test_a_received_model_is_numbered_by_the_round_it_was_made_in():
     """The same global model, evaluated at the end of a 2-round run and in passing in a 4-round
     run.
     """
-    short, long = pomona.run(tiny("fedavg", rounds=2)), pomona.run(tiny("fedavg", rounds=4))
-    assert short.curve("global", "received")[-1] == long.curve("global", "received")[2]
+    brief, longer = (pomona.run(tiny("fedavg", rounds=2)), pomona.run(tiny("fedavg", rounds=4)))
+    assert brief.curve("global", "received")[-1] == longer.curve("global", "received")[2]
 
 
 def test_final_metrics_agree_with_the_last_evaluation():
@@ -86,11 +86,11 @@ def test_figures_of_outcomes_are_recorded_of_test_samples_at_a_threshold_from_va
     result = pomona.run(tiny("separate", data={"name": "breast-cancer", "validation_share": 0.2}))
     for final in result.final:
         assert ("outcomes" in final) == (final["split"] == "test")
-        for found in final.get("outcomes", ()):  # of two classes, the second
-            assert (found["outcome"], found["samples"]) == (1, final["samples"])
-            assert found["positives"] == sum(final["confusion"][1])
-            assert found["chosen"] or found["threshold"] == 0.5
-    assert any(found["chosen"] for final in result.final for found in final.get("outcomes", ()))
+        for figures in final.get("outcomes", ()):  # of two classes, the second
+            assert (figures["outcome"], figures["samples"]) == (1, final["samples"])
+            assert figures["positives"] == sum(final["confusion"][1])
+            assert figures["chosen"] or figures["threshold"] == 0.5
+    assert any(figures["chosen"] for final in result.final for figures in final.get("outcomes", ()))
 
 
 def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
@@ -100,10 +100,10 @@ def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
     assert all(len(c) == 2 for c in cohorts)
     assert len(set(cohorts)) > 1
     assert [e.clients for e in result.curve("global", "received")] == [(0, 1, 2, 3)] * 5
-    seen = set()
+    trained = set()
     for evaluation, cohort in zip(result.curve("local", "trained"), cohorts, strict=True):
-        seen |= set(cohort)
-        assert set(evaluation.clients) == seen
+        trained |= set(cohort)
+        assert set(evaluation.clients) == trained
     assert outcome(pomona.run(tiny("fedavg", participation=0.5, rounds=4, workers=2))) == outcome(
         result
     )
@@ -112,21 +112,21 @@ def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
 def test_bytes_are_models_times_their_size():
     result = pomona.run(tiny("apple", {"budget": 2}))
     # a byte a client says whose cores are there
-    model, request, there = (4 * result.about["parameters"], 2 * 8, 4)
+    model, request, presence = (4 * result.about["parameters"], 2 * 8, 4)
     assert all(r.bytes_up == (model + request,) * 4 for r in result.rounds)
     first, *later = (r.bytes_down for r in result.rounds)
-    assert first == (there,) * 4  # every client makes the initial cores itself
-    assert later == [(2 * model + there,) * 4] * 2
-    assert result.summary["bytes_down"] == 2 * 4 * 2 * model + 3 * 4 * there
-    alone = pomona.run(tiny("separate"))
-    assert alone.summary["bytes_down"] == alone.summary["bytes_up"] == 0
+    assert first == (presence,) * 4  # every client makes the initial cores itself
+    assert later == [(2 * model + presence,) * 4] * 2
+    assert result.summary["bytes_down"] == 2 * 4 * 2 * model + 3 * 4 * presence
+    separate = pomona.run(tiny("separate"))
+    assert separate.summary["bytes_down"] == separate.summary["bytes_up"] == 0
 
 
 def test_the_record_is_read_back_as_it_was(tmp_path):
     result = pomona.run(tiny("apple"), tmp_path / "run")
-    again = load(tmp_path / "run")
-    assert outcome(again) == outcome(result)
-    assert (again.config, again.about, again.summary) == (
+    loaded = load(tmp_path / "run")
+    assert outcome(loaded) == outcome(result)
+    assert (loaded.config, loaded.about, loaded.summary) == (
         result.config,
         result.about,
         result.summary,
@@ -166,10 +166,10 @@ def test_a_saved_model_answers_as_it_was_evaluated(tmp_path):
 
 def test_a_folder_that_holds_a_run_is_left_alone(tmp_path):
     pomona.run(tiny("separate"), tmp_path / "run")
-    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    content = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     with pytest.raises(LockedError, match="already holds a run"):
         pomona.run(tiny("fedavg"), tmp_path / "run")
-    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == content
 
 
 def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path):
@@ -186,11 +186,11 @@ def test_a_record_without_its_start_or_with_odd_settings_is_refused(tmp_path):
     events, config = (tmp_path / "run" / name for name in ("events.jsonl", "config.toml"))
     settings = config.read_text()
     assert "\nseed = 0\n" in settings
-    for odd in (
+    for invalid in (
         settings.replace("\nseed = 0\n", "\nseed = [1, 2]\n"),
         settings + '[attack]\nclients = [0]\nkind = "unknown"\n',
     ):
-        config.write_text(odd)
+        config.write_text(invalid)
         with pytest.raises(StorageError, match=r"no readable run \(config\.toml: "):
             load(tmp_path / "run")
     config.write_text(settings)
@@ -226,23 +226,23 @@ def test_rounds_decay_and_selection_are_functions_of_the_round():
     )
     assert [round_of(config, n).lr for n in (1, 2, 3)] == [1.0, 0.5, 0.25]
     assert [is_evaluated(config, n) for n in range(5)] == [True, False, False, True, True]
-    everybody = tuple(range(10))
-    assert select(config, everybody, 2) == select(config, everybody, 2)
-    assert {len(select(config, everybody, n)) for n in range(1, 9)} == {5}
+    clients = tuple(range(10))
+    assert select(config, clients, 2) == select(config, clients, 2)
+    assert {len(select(config, clients, n)) for n in range(1, 9)} == {5}
     assert select(tiny("fedavg"), (0, 1, 2, 3), 1) == (0, 1, 2, 3)
 
 
 def test_work_is_spread_evenly():
     assert spread([10, 1, 1, 8], 2) == [(0,), (1, 2, 3)]
     assert spread([1, 1], 5) == [(0,), (1,)]
-    assert sorted(i for home in spread([3, 1, 4, 1, 5, 9, 2, 6], 3) for i in home) == list(range(8))
+    assert sorted(i for g in spread([3, 1, 4, 1, 5, 9, 2, 6], 3) for i in g) == list(range(8))
 
 
 def test_one_client_and_one_class_work():
-    alone = pomona.run(tiny("apple", clients=1))
-    assert alone.rounds[-1].info["dr"].shape == (1, 1)
-    one = tiny("apple", partition={"name": "classes", "classes_per_client": 1}, clients=10)
-    result = pomona.run(one)
+    single_client = pomona.run(tiny("apple", clients=1))
+    assert single_client.rounds[-1].info["dr"].shape == (1, 1)
+    single_class = tiny("apple", partition={"name": "classes", "classes_per_client": 1}, clients=10)
+    result = pomona.run(single_class)
     assert all(f["auroc"] is None for f in result.final)
     assert all(f["accuracy"] is not None for f in result.final)
 
@@ -276,7 +276,7 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("precision", "has", "said"),
+    ("precision", "flags", "count"),
     [
         ("bf16", {}, 1),
         ("bf16", {"avx512_bf16": False}, 1),
@@ -284,9 +284,9 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
         ("fp32", {}, 0),
     ],
 )
-def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, has, said):
+def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, flags, count):
     notes = Notes()
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags)
     pomona.run(tiny("fedavg", rounds=1, precision=precision), callback=notes)
-    assert len(notes.said) == said
+    assert len(notes.said) == count
     assert all("bf16 is slower than fp32" in note for note in notes.said)

@@ -25,7 +25,7 @@ MEMBERS = {"joins": {"3": 2}, "leaves": {"0": 3}, "unseen": [1], "adapt_rounds":
 BASE = {"clients": 6, "rounds": 5, "partition": {"name": "iid"}}
 
 
-class Whole:
+class ClientMatrices:
     """Matrices (n, N, d), of which an index (k, 1) takes k."""
 
     def __init__(self, matrices):
@@ -48,13 +48,15 @@ class OwnMatrices:
     def received(self, visit, rows):
         if not self.held:
             return rows
-        now = {i: self.held[i].clone() for i in visit.ids}
-        for matrix, asked in zip(now.values(), rows.index, strict=True):
+        matrices = {i: self.held[i].clone() for i in visit.ids}
+        for matrix, index in zip(matrices.values(), rows.index, strict=True):
             matrix[~visit.roster.member_mask] = 0
-            matrix[asked] = rows.bank[asked]
-        self.pending = now if visit.trains else {}
+            matrix[index] = rows.bank[index]
+        self.pending = matrices if visit.trains else {}
         return Copies(
-            Whole(torch.stack(list(now.values()))), torch.arange(len(now)).unsqueeze(1), rows.index
+            ClientMatrices(torch.stack(list(matrices.values()))),
+            torch.arange(len(matrices)).unsqueeze(1),
+            rows.index,
         )
 
     def commit(self, ids):
@@ -64,17 +66,17 @@ class OwnMatrices:
         return {}
 
 
-def apple(step="paper", init="common", budget=2, **over):
+def apple(step="paper", init="common", budget=2, **settings):
     return tiny(
-        "apple", {"budget": budget, "core_step": step, "core_init": init}, **{**BASE, **over}
+        "apple", {"budget": budget, "core_step": step, "core_init": init}, **{**BASE, **settings}
     )
 
 
 HARDEST = ("independent", {"participation": 0.5, "membership": MEMBERS})
-OWN = [
-    (step, init, over)
+VARIANTS = [
+    (step, init, settings)
     for step in ("paper", "local")
-    for init, over in [
+    for init, settings in [
         ("common", {}),
         ("common", {"membership": MEMBERS}),
         ("common", {"participation": 0.5}),
@@ -85,54 +87,59 @@ OWN = [
 
 
 @pytest.mark.parametrize(
-    ("step", "init", "over"), representatives(OWN, [("paper", *HARDEST), ("local", "common", {})])
+    ("step", "init", "settings"),
+    representatives(VARIANTS, [("paper", *HARDEST), ("local", "common", {})]),
 )
-def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_path, monkeypatch):
+def test_a_bank_gives_what_matrices_of_their_own_would(step, init, settings, tmp_path, monkeypatch):
     """For any number of workers, in memory and in files."""
     with monkeypatch.context() as patch:
         patch.setattr(stale_models, "_Entry", OwnMatrices)
-        own = pomona.run(apple(step, init, workers=1, **over), tmp_path / "own")
+        reference = pomona.run(apple(step, init, workers=1, **settings), tmp_path / "own")
     for workers, share in ((1, 0.5), (2, 0.5), (3, TINY)):
         folder = tmp_path / f"{workers} {share}"
-        bank = pomona.run(apple(step, init, workers=workers, state_memory=share, **over), folder)
+        bank = pomona.run(
+            apple(step, init, workers=workers, state_memory=share, **settings), folder
+        )
         assert digest_of_models(folder) == digest_of_models(tmp_path / "own")
-        assert bank.evaluations == own.evaluations
-        assert bank.unseen == own.unseen
-        for a, b in zip(bank.rounds, own.rounds, strict=True):
+        assert bank.evaluations == reference.evaluations
+        assert bank.unseen == reference.unseen
+        for a, b in zip(bank.rounds, reference.rounds, strict=True):
             assert (a.loss, a.bytes_down, a.bytes_up) == (b.loss, b.bytes_down, b.bytes_up)
             assert np.array_equal(a.info["dr"], b.info["dr"], equal_nan=True)
 
 
 WORKERS_AND_MEMORY = [((1, 0.5), (2, TINY)), ((2, 0.5), (2, 0.5)), ((3, TINY), (1, 0.5))]
-GOING_ON = [(step, *both) for step in ("paper", "local") for both in WORKERS_AND_MEMORY]
+RESUMPTIONS = [(step, *setups) for step in ("paper", "local") for setups in WORKERS_AND_MEMORY]
 
 
 @pytest.mark.parametrize(
-    ("step", "before", "after"), representatives(GOING_ON, [GOING_ON[0], GOING_ON[-1]])
+    ("step", "first", "second"), representatives(RESUMPTIONS, [RESUMPTIONS[0], RESUMPTIONS[-1]])
 )
-def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatch):
+def test_a_run_goes_on_with_its_copies(step, first, second, tmp_path, monkeypatch):
     """However many workers there were, and wherever their copies lay; and its checkpoint is that of
     the whole run.
     """
-    over = {"membership": MEMBERS, "participation": 0.6}
-    whole = pomona.run(apple(step, workers=1, **over), tmp_path / "whole")
+    settings = {"membership": MEMBERS, "participation": 0.6}
+    uninterrupted = pomona.run(apple(step, workers=1, **settings), tmp_path / "whole")
     for number in (2, 4):
-        workers, share = before
-        config = apple(step, workers=workers, state_memory=share, **over)
+        workers, share = first
+        config = apple(step, workers=workers, state_memory=share, **settings)
         with pytest.raises(KeyboardInterrupt):
             pomona.run(config, tmp_path / "parts", StopAfter(number, committed=False), resume=True)
-    workers, share = after
-    parts = pomona.run(
-        apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True
+    workers, share = second
+    resumed = pomona.run(
+        apple(step, workers=workers, state_memory=share, **settings),
+        tmp_path / "parts",
+        resume=True,
     )
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
-    assert parts.evaluations == whole.evaluations
-    assert parts.unseen == whole.unseen
-    ends = [newest(tmp_path / name / "checkpoints")[0] for name in ("parts", "whole")]
-    assert len({found.path.name.rpartition("-")[0] for found in ends}) == 1
-    assert ends[0].tensors.keys() == ends[1].tensors.keys()
+    assert resumed.evaluations == uninterrupted.evaluations
+    assert resumed.unseen == uninterrupted.unseen
+    saved = [newest(tmp_path / name / "checkpoints")[0] for name in ("parts", "whole")]
+    assert len({stored.path.name.rpartition("-")[0] for stored in saved}) == 1
+    assert saved[0].tensors.keys() == saved[1].tensors.keys()
     assert all(
-        torch.equal(ends[0].tensors[path], ends[1].tensors[path]) for path in ends[0].tensors
+        torch.equal(saved[0].tensors[path], saved[1].tensors[path]) for path in saved[0].tensors
     )
 
 
@@ -174,7 +181,7 @@ def keeping():
     return copies
 
 
-def down(copies, models, index, ids=(0, 1, 2), roster=ROSTER, trains=True):
+def rows_of(copies, models, index, ids=(0, 1, 2), roster=ROSTER, trains=True):
     """The clients' copies after a downlink, by row."""
     visit = ClientRequest(a_round(), roster, ids, trains)
     entry = Rows(torch.tensor(models).unsqueeze(1), torch.tensor(index))
@@ -187,15 +194,15 @@ def bank(copies):
 
 def test_a_copy_is_what_came_last():
     copies = keeping()
-    assert down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]]) == [[7, 2, 7], [1, 7, 7], [1, 7, 7]]
+    assert rows_of(copies, [1.0, 2.0, 3.0], [[1], [0], [0]]) == [[7, 2, 7], [1, 7, 7], [1, 7, 7]]
     copies.commit((0, 2))  # 1 was absent after all
-    assert down(copies, [4.0, 5.0, 6.0], [[2], [2], [1]]) == [[7, 2, 6], [7, 7, 6], [1, 5, 7]]
+    assert rows_of(copies, [4.0, 5.0, 6.0], [[2], [2], [1]]) == [[7, 2, 6], [7, 7, 6], [1, 5, 7]]
     copies.commit((0, 1, 2))
     assert copies.models_of(0)["models"].squeeze(1).tolist() == [7, 2, 6]
 
 
 def test_a_place_that_is_left_empty_brings_nothing():
-    assert down(keeping(), [1.0, 2.0, 3.0], [[1, 0], [1, 1], [2, 2]]) == [
+    assert rows_of(keeping(), [1.0, 2.0, 3.0], [[1, 0], [1, 1], [2, 2]]) == [
         [7, 2, 7],
         [7, 7, 7],
         [7, 7, 7],
@@ -204,15 +211,15 @@ def test_a_place_that_is_left_empty_brings_nothing():
 
 def test_who_is_no_member_has_a_row_of_zeros():
     copies = keeping()
-    down(copies, [1.0, 2.0, 3.0], [[1], [2], [1]])
+    rows_of(copies, [1.0, 2.0, 3.0], [[1], [2], [1]])
     copies.commit((0, 1, 2))
-    assert down(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1))) == [
+    assert rows_of(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1))) == [
         [7, 2, 0],
         [1, 7, 0],
     ]
     copies.commit((0, 1))
     # and it stays so until something comes
-    assert down(copies, [1.0, 2.0, 3.0], [[1]], (0,)) == [[7, 2, 0]]
+    assert rows_of(copies, [1.0, 2.0, 3.0], [[1]], (0,)) == [[7, 2, 0]]
 
 
 def test_each_row_of_a_visit_is_looked_up_once(monkeypatch):
@@ -223,13 +230,13 @@ def test_each_row_of_a_visit_is_looked_up_once(monkeypatch):
         return number(self, row)
 
     monkeypatch.setattr(_Entry, "_number", noted)
-    down(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1)))
+    rows_of(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1)))
     assert rows == [0, 2, 1]  # the absent client's, and what each asks for
 
 
 def test_a_visit_that_does_not_train_keeps_nothing():
     copies = keeping()
-    assert down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]], trains=False)[0] == [7, 2, 7]
+    assert rows_of(copies, [1.0, 2.0, 3.0], [[1], [0], [0]], trains=False)[0] == [7, 2, 7]
     copies.commit((0, 1, 2))
     assert copies.models_of(0)["models"].squeeze(1).tolist() == [7, 7, 7]
 
@@ -247,20 +254,20 @@ def test_rows_of_the_same_bytes_are_one_and_go_with_the_last_who_has_them():
     copies = keeping()
     assert len(bank(copies)._rows) == 1
     for _ in range(2):  # the same models, asked for by others: nobody trained
-        down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]])
+        rows_of(copies, [1.0, 2.0, 3.0], [[1], [0], [0]])
         copies.commit((0, 1, 2))
         assert len(bank(copies)._rows) == 3  # 7, 1 and 2
-    down(copies, [4.0, 5.0, 6.0], [[1], [0], [0]])
+    rows_of(copies, [4.0, 5.0, 6.0], [[1], [0], [0]])
     copies.commit((0, 1, 2))
-    down(copies, [4.0, 5.0, 6.0], [[1], [0], [0]])
+    rows_of(copies, [4.0, 5.0, 6.0], [[1], [0], [0]])
     assert sorted(float(row[0]) for row in bank(copies)._rows.values()) == [4, 5, 7]
-    assert down(copies, [0.0, -0.0, 6.0], [[1], [0], [0]]) == [[7, 0, 7], [0, 7, 7], [0, 7, 7]]
+    assert rows_of(copies, [0.0, -0.0, 6.0], [[1], [0], [0]]) == [[7, 0, 7], [0, 7, 7], [0, 7, 7]]
     assert len(bank(copies)._rows) == 5  # 0 and -0 are not the same bytes
 
 
 def test_stored_copies_come_back_as_they_were_and_missing_ones_are_said():
     copies = keeping()
-    down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]])
+    rows_of(copies, [1.0, 2.0, 3.0], [[1], [0], [0]])
     copies.commit((0, 1, 2))
     stored = copies.stored((0, 2))
     assert {path: t.tolist() for path, t in stored.items()} == {
@@ -270,12 +277,12 @@ def test_stored_copies_come_back_as_they_were_and_missing_ones_are_said():
         "row.1.models": [2.0],
         "row.2.models": [1.0],
     }
-    again = keeping()
-    again.restore((0, 2), stored, ROSTER)
+    restored = keeping()
+    restored.restore((0, 2), stored, ROSTER)
     assert all(
-        torch.equal(again.models_of(i)["models"], copies.models_of(i)["models"]) for i in (0, 2)
+        torch.equal(restored.models_of(i)["models"], copies.models_of(i)["models"]) for i in (0, 2)
     )
-    assert again.stored((0, 2)).keys() == stored.keys()
+    assert restored.stored((0, 2)).keys() == stored.keys()
     for path in ("copies.2.models", "row.1.models"):
         with pytest.raises(CheckpointError, match=rf"missing: {path}"):
             keeping().restore((0, 2), {k: v for k, v in stored.items() if k != path}, ROSTER)

@@ -15,10 +15,10 @@ from state_memory_run import STATES, STOPPED
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is looked at in /proc")
 DISK = "/var/tmp"  # TMPDIR and tmp_path may lie in memory, whose files count as such
-MOST = 60_000_000  # a process may take, all told, beyond its imports
+MAX_GROWTH = 60_000_000  # a process may take, all told, beyond its imports
 
 
-def held(pid):
+def memory_of(pid):
     """Bytes of a process that the system cannot reclaim: private memory, and memory shared between
     processes.
     """
@@ -55,29 +55,29 @@ def watched(folder, share, workers, stop=0):
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": DISK}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout.readline() == "ready\n"
-        before, most = held(process.pid), 0
+        initial, peak = memory_of(process.pid), 0
         while process.poll() is None:
-            most = max(most, *map(held, family(process.pid)), 0)
+            peak = max(peak, *map(memory_of, family(process.pid)), 0)
             sleep(0.02)
-        return process.returncode, int(process.stdout.read() or 0), most - before
+        return process.returncode, int(process.stdout.read() or 0), peak - initial
 
 
 @LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_states_in_files_take_memory_for_one_client_at_a_time(workers, tmp_path):
-    code, _, grown = watched(tmp_path / "run", 1e-15, workers, stop=2)
+    code, _, growth = watched(tmp_path / "run", 1e-15, workers, stop=2)
     assert code == STOPPED
     assert next((tmp_path / "run/checkpoints").iterdir()).stat().st_size > STATES
-    assert grown < MOST
-    code, files, grown = watched(tmp_path / "run", 1e-15, workers)
+    assert growth < MAX_GROWTH
+    code, files, growth = watched(tmp_path / "run", 1e-15, workers)
     assert (code, files >= STATES) == (0, True)
-    assert grown < MOST
+    assert growth < MAX_GROWTH
 
 
 @LINUX
 @pytest.mark.slow
 def test_states_in_memory_are_seen_there(tmp_path):
-    code, files, grown = watched(tmp_path / "run", 1.0, 1)
+    code, files, growth = watched(tmp_path / "run", 1.0, 1)
     assert (code, files) == (0, 0)
-    assert grown > STATES
+    assert growth > STATES

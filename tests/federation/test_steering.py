@@ -10,7 +10,7 @@ from problems import tiny
 pytestmark = pytest.mark.long
 
 
-class Ends(NullCallback):
+class EndingCallback(NullCallback):
     """Ends a run after a round; collects what it sees."""
 
     def __init__(self, number):
@@ -24,11 +24,11 @@ class Ends(NullCallback):
         self.notes.append(text)
 
 
-def same(one, other):
+def same_models(models, expected):
     """Whether models are equal to the bit."""
-    return one.keys() == other.keys() and all(
-        torch.equal(tensor, other[client][name])
-        for client, model in one.items()
+    return models.keys() == expected.keys() and all(
+        torch.equal(tensor, expected[client][name])
+        for client, model in models.items()
         for name, tensor in model.items()
     )
 
@@ -36,63 +36,63 @@ def same(one, other):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("method", ["apple", "fedavg-ft", "separate"])
 def test_an_end_after_a_round_is_a_run_of_so_many_rounds(method, workers, tmp_path):
-    short = pomona.run(tiny(method, rounds=2))
-    ends = Ends(2)
-    ended = pomona.run(tiny(method, rounds=4, workers=workers), tmp_path / "run", ends)
-    assert same(ended.models, short.models)
-    assert [row.round for row in ended.rounds] == [1, 2]
-    assert ended.summary["models"] == short.summary["models"]
-    assert "ended after round 2 by the callback" in ends.notes
-    again = pomona.run(tiny(method, rounds=4), tmp_path / "run", resume=True)
-    assert again.summary == ended.summary
+    two_rounds = pomona.run(tiny(method, rounds=2))
+    callback = EndingCallback(2)
+    result = pomona.run(tiny(method, rounds=4, workers=workers), tmp_path / "run", callback)
+    assert same_models(result.models, two_rounds.models)
+    assert [row.round for row in result.rounds] == [1, 2]
+    assert result.summary["models"] == two_rounds.summary["models"]
+    assert "ended after round 2 by the callback" in callback.notes
+    resumed = pomona.run(tiny(method, rounds=4), tmp_path / "run", resume=True)
+    assert resumed.summary == result.summary
     longer = pomona.run(tiny(method, rounds=5), tmp_path / "run", resume=True)
-    assert same(longer.models, pomona.run(tiny(method, rounds=5)).models)
+    assert same_models(longer.models, pomona.run(tiny(method, rounds=5)).models)
 
 
 @pytest.mark.parametrize("method", ["apple", "separate", "fedavg"])
 def test_the_models_seen_are_those_of_the_round(method):
     """Trained ones of the round itself, received ones of the round before."""
-    ends = Ends(9)
-    pomona.run(tiny(method, rounds=3), callback=ends)
+    callback = EndingCallback(9)
+    pomona.run(tiny(method, rounds=3), callback=callback)
     headline = tiny(method).method.method().card.headline
-    for number, evaluations, models in ends.seen:
-        until = number if headline[1] == "trained" else number - 1
-        (own,) = [e for e in evaluations if e.key == (*headline, "test")]
-        assert own.round == until
-        if until:
-            assert same(models, pomona.run(tiny(method, rounds=until)).models)
+    for number, evaluations, models in callback.seen:
+        model_round = number if headline[1] == "trained" else number - 1
+        (evaluation,) = [e for e in evaluations if e.key == (*headline, "test")]
+        assert evaluation.round == model_round
+        if model_round:
+            assert same_models(models, pomona.run(tiny(method, rounds=model_round)).models)
 
 
 def test_an_end_between_evaluations_is_evaluated():
-    ended = pomona.run(tiny("apple", rounds=9, eval_every=5), callback=Ends(3))
-    assert [e.round for e in ended.curve("personal", "trained")] == [3]
-    assert same(ended.models, pomona.run(tiny("apple", rounds=3, eval_every=5)).models)
+    result = pomona.run(tiny("apple", rounds=9, eval_every=5), callback=EndingCallback(3))
+    assert [e.round for e in result.curve("personal", "trained")] == [3]
+    assert same_models(result.models, pomona.run(tiny("apple", rounds=3, eval_every=5)).models)
 
 
 def test_a_watched_run_has_the_numbers_of_an_unwatched_one():
-    watched = pomona.run(tiny("apple", rounds=3, eval_every=2), callback=Ends(9))
-    alone = pomona.run(tiny("apple", rounds=3, eval_every=2))
-    assert watched.evaluations == alone.evaluations
-    assert same(watched.models, alone.models)
+    watched = pomona.run(tiny("apple", rounds=3, eval_every=2), callback=EndingCallback(9))
+    unwatched = pomona.run(tiny("apple", rounds=3, eval_every=2))
+    assert watched.evaluations == unwatched.evaluations
+    assert same_models(watched.models, unwatched.models)
 
 
 def test_an_end_that_was_interrupted_after_its_round_is_no_other_end(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        pomona.run(tiny("apple", rounds=5), tmp_path, CallbackList(StopAfter(2), Ends(2)))
-    ended = pomona.run(tiny("apple", rounds=5), tmp_path, resume=True)
-    assert len(ended.rounds) == 2
-    assert same(ended.models, pomona.run(tiny("apple", rounds=2)).models)
+        pomona.run(tiny("apple", rounds=5), tmp_path, CallbackList(StopAfter(2), EndingCallback(2)))
+    result = pomona.run(tiny("apple", rounds=5), tmp_path, resume=True)
+    assert len(result.rounds) == 2
+    assert same_models(result.models, pomona.run(tiny("apple", rounds=2)).models)
 
 
 def test_who_never_took_part_has_no_model_to_look_at():
-    ends = Ends(1)
-    result = pomona.run(tiny("separate", clients=6, rounds=3, participation=0.5), callback=ends)
-    ((_, _, models),) = ends.seen
+    callback = EndingCallback(1)
+    result = pomona.run(tiny("separate", clients=6, rounds=3, participation=0.5), callback=callback)
+    ((_, _, models),) = callback.seen
     assert sorted(models) == list(result.rounds[0].cohort)
 
 
 def test_of_several_callbacks_each_sees_the_round_and_one_ends_it():
-    first, second = Ends(1), Ends(9)
+    first, second = EndingCallback(1), EndingCallback(9)
     result = pomona.run(
         tiny("separate", rounds=3), callback=CallbackList(first, NullCallback(), second)
     )

@@ -44,22 +44,22 @@ def config(**keys):
 @pytest.mark.parametrize("method", representatives(["fedavg-ft", "apple"], ["apple"]))
 def test_workers_and_a_resume_change_no_byte(method, tmp_path):
     keys = {"method": method, "model": {"name": "mlp", "hidden": [8]}}
-    whole, two = pomona.run(config(**keys)), pomona.run(config(**keys, workers=2))
+    expected, two_workers = pomona.run(config(**keys)), pomona.run(config(**keys, workers=2))
     pomona.run(config(**keys, rounds=1), tmp_path / "run")
-    parts = pomona.run(config(**keys), tmp_path / "run", resume=True)
-    for other in (two, parts):
-        for i, model in whole.models.items():
-            assert all(torch.equal(model[k], other.models[i][k]) for k in model)
-    assert two.final == whole.final
+    resumed = pomona.run(config(**keys), tmp_path / "run", resume=True)
+    for result in (two_workers, resumed):
+        for i, model in expected.models.items():
+            assert all(torch.equal(model[k], result.models[i][k]) for k in model)
+    assert two_workers.final == expected.final
 
 
 @pytest.mark.slow
 def test_rows_of_one_call_are_as_alone():
     keys = {"method": "apple", "model": {"name": "mlp", "hidden": [8]}}
-    alone, together = pomona.run(config(**keys)), pomona.run(config(**keys, rows_per_call=3))
-    for i, model in alone.models.items():
+    single, batched = pomona.run(config(**keys)), pomona.run(config(**keys, rows_per_call=3))
+    for i, model in single.models.items():
         for k in model:
-            torch.testing.assert_close(together.models[i][k], model[k], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(batched.models[i][k], model[k], rtol=1e-4, atol=1e-5)
 
 
 def test_private_gradients_are_clipped_sample_by_sample(tmp_path):
@@ -76,12 +76,12 @@ def test_private_gradients_are_clipped_sample_by_sample(tmp_path):
     ]
     scenario = Scenario.prepare(config(privacy=privacy, data={"time_edges": (20.0, 60.0, 150.0)}))
     w, rows = scenario.initial.make(0), scenario.resident.rows["train"][0][:12]
-    each = torch.cat([scenario.objective().gradient(w[None], [row[None]])[1] for row in rows])
-    norms = each.norm(dim=1)
+    gradients = torch.cat([scenario.objective().gradient(w[None], [row[None]])[1] for row in rows])
+    norms = gradients.norm(dim=1)
     assert norms.min() < 0.9 < norms.max()
-    expected = (each * (0.9 / norms).clamp(max=1)[:, None]).sum(0)
-    _, found = scenario.private(tmp_path).clipped_sum(w, rows)
-    torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-5)
+    expected = (gradients * (0.9 / norms).clamp(max=1)[:, None]).sum(0)
+    _, total = scenario.private(tmp_path).clipped_sum(w, rows)
+    torch.testing.assert_close(total.float(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +104,20 @@ def test_the_record_has_every_figure_and_the_edges(run):
         for f in result.final
         if [f["model"], f["when"]] == result.about["headline"] and f["split"] == "test"
     ]
-    found = next(f for f in headline if f["client"] == 0)
+    figures = next(f for f in headline if f["client"] == 0)
     assert (
-        found["c_index"]
+        figures["c_index"]
         == c_index(curves(outputs), targets.astype(float), np.ones((1, len(targets))))[0]
     )
-    assert {"uno_c", "dynamic_auroc", "integrated_brier"} <= found["intervals"].keys()
+    assert {"uno_c", "dynamic_auroc", "integrated_brier"} <= figures["intervals"].keys()
     assert result.about["constant"]["own"]["c_index"]["mean"] == 0.5  # nobody is told apart
 
 
 def test_gains_over_training_alone_are_paired(run):
     _, ours = run
-    alone = pomona.run(config(method="separate", rounds=4))
-    clients, mean = pomona.gains(ours, alone)
-    values = [run.curve(*run.about["headline"], "test")[-1].value for run in (ours, alone)]
+    separate = pomona.run(config(method="separate", rounds=4))
+    clients, mean = pomona.gains(ours, separate)
+    values = [run.curve(*run.about["headline"], "test")[-1].value for run in (ours, separate)]
     assert [gain.value for gain in clients] == pytest.approx(
         [a - b for a, b in zip(*values, strict=True)]
     )
@@ -179,8 +179,8 @@ def test_the_report_draws_survival_by_risk(run):
     first = figure.rows[0]
     assert (first["time"], first["share"], first["at_risk"]) == (0.0, 1.0, len(groups[0].targets))
     # who is said to be at low risk outlives who is said to be at high risk
-    ends = {row["risk"]: row["share"] for row in figure.rows if row["time"] <= 60}
-    assert ends["low"] > ends["high"]
+    shares = {row["risk"]: row["share"] for row in figure.rows if row["time"] <= 60}
+    assert shares["low"] > shares["high"]
     (table,) = survival_table(prepared)
     assert [row[0] for row in table.rows] == ["client 0", "client 1", "client 2", "worst client"]
     worst = min(
@@ -194,6 +194,6 @@ def test_runs_of_classes_have_no_such_figure():
     from pomona.results.run_numbers import runs
     from pomona.results.tables.by_task import survival_table
 
-    other = runs([pomona.run(Config(clients=2, rounds=1, lr=0.1, workers=1, model="logistic"))])
-    assert survival(other) is None
-    assert survival_table(other) == []
+    prepared = runs([pomona.run(Config(clients=2, rounds=1, lr=0.1, workers=1, model="logistic"))])
+    assert survival(prepared) is None
+    assert survival_table(prepared) == []

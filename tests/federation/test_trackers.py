@@ -48,11 +48,11 @@ MEAN = "test_accuracy_mean_over_clients/global.received"
 SECRET = "hunter2"
 
 
-def small(track, **over):
-    return resolve(SMALL, {"track": track, **over})
+def small(track, **settings):
+    return resolve(SMALL, {"track": track, **settings})
 
 
-def row(number, **over):
+def row(number, **fields):
     plain = {
         "seconds": 0.5,
         "cohort": (0, 1),
@@ -60,7 +60,7 @@ def row(number, **over):
         "bytes_down": (10, 20),
         "bytes_up": (3, 4),
     }
-    return RoundRow(round=number, **{**plain, **over})
+    return RoundRow(round=number, **{**plain, **fields})
 
 
 class Recorder:
@@ -69,9 +69,9 @@ class Recorder:
     def __init__(self, fails=""):
         self.runs, self.figures, self.ends, self.fails = [], {}, [], fails
 
-    def open(self, place, run):
+    def open(self, address, run):
         self._maybe("open")
-        self.runs.append((place, run))
+        self.runs.append((address, run))
         return Board(self.log, self.end)
 
     def log(self, number, figures):
@@ -83,9 +83,9 @@ class Recorder:
         self._maybe("end")
         self.ends.append(finished)
 
-    def _maybe(self, where):
+    def _maybe(self, method):
         sys.stdout.write("noise on standard output")
-        if self.fails == where:
+        if self.fails == method:
             raise OSError(f"no answer from http://me:{SECRET}@host:5000/api?token={SECRET}")
 
 
@@ -93,20 +93,20 @@ class Recorder:
 def stand_in(monkeypatch):
     """A function that makes the tracker wandb a recorder."""
 
-    def made(fails=""):
+    def install(fails=""):
         recorder = Recorder(fails)
         monkeypatch.setitem(TRACKERS, "wandb", recorder.open)
         monkeypatch.setattr(trackers, "find_spec", lambda name: name)
         return recorder
 
-    return made
+    return install
 
 
 def test_a_tracker_gets_settings_each_round_and_the_summary(tmp_path, stand_in, capsys):
     board = stand_in()
     result = pomona.run(small("wandb:lab/study"), tmp_path / "run")
-    ((place, run),) = board.runs
-    assert place == "lab/study"
+    ((address, run),) = board.runs
+    assert address == "lab/study"
     assert run.name.startswith("fedavg-digits-")
     assert run.settings["folder"] == str(tmp_path / "run")
     assert (run.settings["rounds"], run.settings["data.train_limit"], run.resume_round) == (
@@ -117,8 +117,8 @@ def test_a_tracker_gets_settings_each_round_and_the_summary(tmp_path, stand_in, 
     curve = {e.round: e.mean for e in result.curve("global", "received")}
     assert list(curve) == [0, 1, 2, 3]  # the last is evaluated when the rounds are over
     assert board.figures[MEAN] == curve
-    own = {e.round: e.value[2] for e in result.curve("local", "trained", "validation")}
-    assert board.figures["validation_accuracy_client_02/local.trained"] == own
+    by_round = {e.round: e.value[2] for e in result.curve("local", "trained", "validation")}
+    assert board.figures["validation_accuracy_client_02/local.trained"] == by_round
     assert board.figures["bytes/up"] == {r.round: sum(r.bytes_up) for r in result.rounds}
     assert board.figures["summary/models.global received.last.test"] == {3: curve[3]}
     assert board.ends == [True]
@@ -135,7 +135,7 @@ def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
     with pytest.raises(KeyboardInterrupt):
         pomona.run(config, tmp_path / "run", callback=StopAfter(2))
     assert board.ends == [False]
-    half = pomona.run(small(None, rounds=2), tmp_path / "half")
+    stopped = pomona.run(small(None, rounds=2), tmp_path / "half")
     result = pomona.run(config, tmp_path / "run", resume=True)
     assert pomona.run(small("mlflow"), tmp_path / "run", resume=True).summary == result.summary
     pomona.run(small(None), tmp_path / "half", resume=True)
@@ -144,18 +144,18 @@ def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
     assert (first.resume_round, second.resume_round) == (0, 2)
     plain = pomona.run(small(None), tmp_path / "plain")
     assert [e.value for e in result.evaluations] == [e.value for e in plain.evaluations]
-    assert len(half.rounds) == 2
+    assert len(stopped.rounds) == 2
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.parametrize("where", ["open", "log", "end"])
-def test_a_tracker_that_fails_is_one_note(stand_in, where):
-    board, heard = stand_in(where), Notes()
-    result = pomona.run(small("wandb"), callback=heard)
+@pytest.mark.parametrize("method", ["open", "log", "end"])
+def test_a_tracker_that_fails_is_one_note(stand_in, method):
+    board, notes = stand_in(method), Notes()
+    result = pomona.run(small("wandb"), callback=notes)
     assert len(result.rounds) == 3
-    said = [text for text in heard.said if "wandb" in text]
-    assert said == [
+    failures = [text for text in notes.said if "wandb" in text]
+    assert failures == [
         "wandb failed, and is left out from here on (OSError: no answer from http://host:5000/api)"
     ]
     assert board.ends == []
@@ -190,10 +190,10 @@ def test_the_seed_of_private_noise_is_not_told(stand_in):
 def test_all_cells_of_a_bench_are_tracked(tmp_path, monkeypatch):
     """Cells run in other processes, so that what is looked at are files."""
     monkeypatch.chdir(tmp_path)
-    over = {"track": f"tensorboard:{tmp_path / 'boards'}", "rounds": 1}
+    settings = {"track": f"tensorboard:{tmp_path / 'boards'}", "rounds": 1}
     suite = {
         "title": "two",
-        "base": {**{k: v for k, v in SMALL.items() if k not in ("method", "workers")}, **over},
+        "base": {**{k: v for k, v in SMALL.items() if k not in ("method", "workers")}, **settings},
         "scenario": {"iid": {}},
         "method": {"fedavg": {}, "separate": {}},
         "size": {"smoke": {"seeds": [0]}},
@@ -232,30 +232,30 @@ def test_figures_by_hand_and_what_is_not_known_is_left_out():
 
 
 def test_single_clients_have_curves_only_where_there_are_few():
-    many = tuple(range(trackers.MAX_CURVES + 1))
-    column = (0.5,) * len(many)
+    clients = tuple(range(trackers.MAX_CURVES + 1))
+    column = (0.5,) * len(clients)
     evaluation = Evaluation(
-        1, "personal", "trained", "test", many, (1,) * len(many), column, column
+        1, "personal", "trained", "test", clients, (1,) * len(clients), column, column
     )
     assert not [name for name, _ in scalars(row(1), [evaluation]) if "client_" in name]
 
 
 def test_callbacks_are_called_in_order():
-    told = []
+    calls = []
 
     class Noted:
         def __init__(self, name):
             self.name = name
 
-        def __getattr__(self, what):
-            return lambda *values: told.append((self.name, what, *values))
+        def __getattr__(self, method):
+            return lambda *values: calls.append((self.name, method, *values))
 
-    both = CallbackList(Noted("a"), Noted("b"))
-    both.on_run_begin()
-    both.on_round_end(row(1), [])
-    both.on_note("hello")
+    callbacks = CallbackList(Noted("a"), Noted("b"))
+    callbacks.on_run_begin()
+    callbacks.on_round_end(row(1), [])
+    callbacks.on_note("hello")
     expected = [("on_run_begin",), ("on_round_end", row(1), []), ("on_note", "hello")]
-    assert told == [(name, *each) for each in expected for name in "ab"]
+    assert calls == [(name, *call) for call in expected for name in "ab"]
 
 
 @pytest.mark.parametrize(
@@ -272,17 +272,19 @@ def test_addresses_in_notes_are_bare(text, left):
 
 @pytest.mark.parametrize("track", [f"mlfow:http://me:{SECRET}@host", "", ":", "wandbx"])
 def test_an_unknown_tracker_is_said_without_its_address(track):
-    with pytest.raises(ConfigError, match="use one of mlflow, tensorboard, trackio, wandb") as said:
+    with pytest.raises(
+        ConfigError, match="use one of mlflow, tensorboard, trackio, wandb"
+    ) as fault:
         small(track)
-    assert SECRET not in str(said.value)
+    assert SECRET not in str(fault.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_tracker_is_said_before_anything_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    words = ["clients=3", "rounds=1", f"track={name}:x"]
+    options = ["clients=3", "rounds=1", f"track={name}:x"]
     with pytest.raises(SystemExit) as stop:
-        main(["run", "fedavg", *words, "--out", str(tmp_path / "run")])
+        main(["run", "fedavg", *options, "--out", str(tmp_path / "run")])
     assert stop.value.code == 2
     assert f"track = {name} needs {name}; install Pomona with its extra" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -308,59 +310,59 @@ def read(folder):
 
 
 def test_a_run_that_goes_on_withdraws_the_rounds_it_repeats(tmp_path):
-    for start, seconds in ((1, 1.0), (3, 2.0)):
-        run = TrackedRun("x", "x", {}, start - 1)
+    for first_round, seconds in ((1, 1.0), (3, 2.0)):
+        run = TrackedRun("x", "x", {}, first_round - 1)
         board = TrackerCallback(f"tensorboard:{tmp_path}", run, print)
         board.on_run_begin()
-        for number in range(start, 5):
+        for number in range(first_round, 5):
             board.on_round_end(row(number, seconds=seconds), [])
         board.close()
     assert read(tmp_path / "x")["seconds"] == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}
 
 
-def in_tensorboard(place):
-    (folder,) = (place / "boards").iterdir()
+def in_tensorboard(run_folder):
+    (folder,) = (run_folder / "boards").iterdir()
     return read(folder)[MEAN]
 
 
-def in_mlflow(place):
-    client = sys.modules["mlflow"].MlflowClient(f"sqlite:///{place}/ml.db")
+def in_mlflow(folder):
+    client = sys.modules["mlflow"].MlflowClient(f"sqlite:///{folder}/ml.db")
     (run,) = client.search_runs([client.get_experiment_by_name("pomona").experiment_id])
     assert run.info.status == "FINISHED"
     assert run.data.params["rounds"] == "3"
     return {m.step: m.value for m in client.get_metric_history(run.info.run_id, MEAN)}
 
 
-def in_trackio(place):
-    with sqlite3.connect(place / "pomona.db") as database:
+def in_trackio(folder):
+    with sqlite3.connect(folder / "pomona.db") as database:
         rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
     assert len({name for name, *_ in rows}) == 1
-    told = [(step, json.loads(figures)) for _, step, figures in rows]
-    return {step: figures[MEAN] for step, figures in told if MEAN in figures}
+    points = [(step, json.loads(figures)) for _, step, figures in rows]
+    return {step: figures[MEAN] for step, figures in points if MEAN in figures}
 
 
-def in_wandb(place):
+def in_wandb(folder):
     """Its parts are sent as one run. Files are LevelDB logs: records in blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    found, ids = {}, set()
-    for path in sorted((place / "wandb").glob("offline-run-*/*.wandb")):
+    curve, ids = {}, set()
+    for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
         ids.add(path.stem)
-        data, at, whole = path.read_bytes(), 7, b""
-        while at < len(data):
-            if 2**15 - at % 2**15 < 7:
-                at += 2**15 - at % 2**15
+        data, offset, content = path.read_bytes(), 7, b""
+        while offset < len(data):
+            if 2**15 - offset % 2**15 < 7:
+                offset += 2**15 - offset % 2**15
                 continue
-            size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-            whole += data[at + 7 : at + 7 + size]
-            at += 7 + size
-            if kind in (1, 4):  # whole, or the last part
-                record, whole = Record.FromString(whole), b""
+            size, piece = int.from_bytes(data[offset + 4 : offset + 6], "little"), data[offset + 6]
+            content += data[offset + 7 : offset + 7 + size]
+            offset += 7 + size
+            if piece in (1, 4):  # whole, or the last part
+                record, content = Record.FromString(content), b""
                 items = {".".join(i.nested_key) or i.key: i.value_json for i in record.history.item}
                 if MEAN in items:
-                    found[record.history.step.num] = float(items[MEAN])
+                    curve[record.history.step.num] = float(items[MEAN])
     assert len(ids) == 1
-    return found
+    return curve
 
 
 REAL = {
@@ -378,11 +380,11 @@ def test_a_run_and_its_second_part_are_one_in_the_tracker(name, tmp_path, monkey
         pytest.skip(f"{name} is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
-    track, found = REAL[name]
-    heard = Notes()
+    track, read_curve = REAL[name]
+    notes = Notes()
     with pytest.raises(KeyboardInterrupt):
-        pomona.run(small(track), tmp_path / "run", CallbackList(heard, StopAfter(2)))
-    result = pomona.run(small(track), tmp_path / "run", heard, resume=True)
-    assert [text for text in heard.said if name in text] == []
+        pomona.run(small(track), tmp_path / "run", CallbackList(notes, StopAfter(2)))
+    result = pomona.run(small(track), tmp_path / "run", notes, resume=True)
+    assert [text for text in notes.said if name in text] == []
     curve = {e.round: e.mean for e in result.curve("global", "received")}
-    assert found(tmp_path) == pytest.approx(curve)
+    assert read_curve(tmp_path) == pytest.approx(curve)

@@ -40,13 +40,13 @@ states = st.recursive(
 )
 
 
-def same(a, b):
+def equal_trees(a, b):
     if isinstance(a, Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
     if a is None:
         return b is None
     return type(a) is type(b) and all(
-        same(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__
+        equal_trees(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__
     )
 
 
@@ -54,7 +54,7 @@ def same(a, b):
 def test_rebuild_inverts_flatten(state, prefix):
     """The template gives structure only: its values, shapes and dtypes do not come through."""
     template = apply(lambda t: torch.full((1,), 9.0), state)
-    assert same(rebuild(template, flatten(state, prefix), prefix), state)
+    assert equal_trees(rebuild(template, flatten(state, prefix), prefix), state)
 
 
 def test_paths_name_the_way_from_the_prefix():
@@ -71,12 +71,12 @@ def test_paths_name_the_way_from_the_prefix():
 
 def test_states_side_by_side_do_not_mix():
     """Client 1's prefix is also how client 10's begins."""
-    one = Leaf(torch.tensor([1.0]), torch.tensor(True))
-    ten = Leaf(torch.tensor([10.0]), torch.tensor(False))
-    named = flatten(one, "client.1") | flatten(ten, "client.10")
-    assert len(named) == 4
-    assert same(rebuild(one, named, "client.1"), one)
-    assert same(rebuild(one, named, "client.10"), ten)
+    state_1 = Leaf(torch.tensor([1.0]), torch.tensor(True))
+    state_10 = Leaf(torch.tensor([10.0]), torch.tensor(False))
+    tensors = flatten(state_1, "client.1") | flatten(state_10, "client.10")
+    assert len(tensors) == 4
+    assert equal_trees(rebuild(state_1, tensors, "client.1"), state_1)
+    assert equal_trees(rebuild(state_1, tensors, "client.10"), state_10)
 
 
 def test_apply_changes_every_tensor_and_nothing_else():

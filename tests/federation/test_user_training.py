@@ -150,8 +150,8 @@ def test_same_bits_as_the_simulator(scenario, method, code):
     result = trained(prepared.module(), loaders_of(prepared), method, **declared, **code)
     for client, models in expected.models.items():
         assert all(result.models[client][k].equal(t) for k, t in models.items())
-    for one, other in zip(expected.evaluations, result.evaluations, strict=True):
-        assert (one.key, one.round, one.accuracy) == (other.key, other.round, other.accuracy)
+    for a, b in zip(expected.evaluations, result.evaluations, strict=True):
+        assert (a.key, a.round, a.accuracy) == (b.key, b.round, b.accuracy)
 
 
 def test_several_steps_on_a_batch_need_step(scenario):
@@ -205,16 +205,16 @@ def test_any_optimizer_whose_state_begins_anew_with_each_pass(scenario, rule):
     module, loaders = prepared.module(), loaders_of(prepared)
     shared = rule(module.parameters(), lr=0.01)
 
-    def own(model, loader):
+    def train_pass(model, loader):
         optimizer = rule(model.parameters(), lr=0.01)
         for _ in range(2):
             for batch in loader:
                 learned(optimizer, model, batch)
 
-    one = trained(module, loaders, "ditto", step=lambda m, batch: learned(shared, m, batch))
-    each = trained(module, loaders, "ditto", train=own)
-    assert all(one.models[i][k].equal(t) for i in each.models for k, t in each.models[i].items())
-    assert one.rounds[0].loss != each.rounds[0].loss == (None,) * 3
+    a = trained(module, loaders, "ditto", step=lambda m, batch: learned(shared, m, batch))
+    b = trained(module, loaders, "ditto", train=train_pass)
+    assert all(a.models[i][k].equal(t) for i in b.models for k, t in b.models[i].items())
+    assert a.rounds[0].loss != b.rounds[0].loss == (None,) * 3
 
 
 def test_a_pull_needs_a_step_of_torch(scenario):
@@ -230,8 +230,8 @@ def test_a_pull_needs_a_step_of_torch(scenario):
         return loss
 
     module, loaders = prepared.module(), loaders_of(prepared)
-    same = [trained(module, loaders, "fedavg", step=s).models[0] for s in (step, by_hand)]
-    assert all(same[0][k].allclose(same[1][k]) for k in same[0])
+    models = [trained(module, loaders, "fedavg", step=s).models[0] for s in (step, by_hand)]
+    assert all(models[0][k].allclose(models[1][k]) for k in models[0])
     with pytest.raises(ConfigError, match=r"took 0 steps of an optimizer of torch\.optim"):
         trained(module, loaders, "ditto", step=by_hand)
 
@@ -239,9 +239,9 @@ def test_a_pull_needs_a_step_of_torch(scenario):
 def test_the_users_model_is_as_before(scenario):
     prepared = scenario("fedavg")
     module = prepared.module()
-    before = {k: t.clone() for k, t in module.state_dict().items()}
+    state_before = {k: t.clone() for k, t in module.state_dict().items()}
     trained(module, loaders_of(prepared), "apple")
-    assert all(before[k].equal(t) for k, t in module.state_dict().items())
+    assert all(state_before[k].equal(t) for k, t in module.state_dict().items())
 
 
 def test_batch_statistics_stay_with_each_client():
@@ -281,8 +281,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(scenario):
 @pytest.mark.parametrize("method", ["fedavg", "apple"])
 def test_an_optimizer_of_another_model_is_refused(scenario, method):
     prepared = scenario("fedavg")
-    other = prepared.module()
-    optimizer = torch.optim.SGD(other.parameters(), lr=LR)
+    other_module = prepared.module()
+    optimizer = torch.optim.SGD(other_module.parameters(), lr=LR)
 
     def fits(model, loader):
         for x, y in loader:
@@ -294,7 +294,7 @@ def test_an_optimizer_of_another_model_is_refused(scenario, method):
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         (0.5, "loss alone"),
         ((0.5, 93.2), "no accuracy can be"),
@@ -312,9 +312,9 @@ def test_an_optimizer_of_another_model_is_refused(scenario, method):
         ((0.5, np.zeros(2)), "type ndarray as its metric"),
     ],
 )
-def test_a_test_that_returns_something_else(scenario, answer, words):
+def test_a_test_that_returns_something_else(scenario, answer, message):
     prepared = scenario("fedavg")
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         trained(prepared.module(), loaders_of(prepared), "fedavg", test=lambda model, _: answer)
 
 
@@ -349,7 +349,7 @@ def test_other_metrics_by_name(scenario):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "message"),
     [
         ({"privacy": {"noise_multiplier": 1}}, "privacy"),
         ({"augment": ["flip"]}, "own code"),
@@ -362,10 +362,10 @@ def test_other_metrics_by_name(scenario):
         ({"loaders": {"A": iter([])}}, "no length"),
     ],
 )
-def test_wrong_arguments_are_named(changed, words):
+def test_wrong_arguments_are_named(changed, message):
     arguments = {"loaders": {"A": [(torch.ones(2, 3), torch.zeros(2).long())]}, "step": step}
     arguments = {"method": "fedavg"} | arguments | changed
-    with pytest.raises((ConfigError, DataError), match=words):
+    with pytest.raises((ConfigError, DataError), match=message):
         pomona.personalize(nn.Linear(3, 2), **arguments)
 
 

@@ -21,18 +21,18 @@ ROUND = {"epochs": 2, "batch_size": 1, "lr": 0.03}
 @pytest.mark.parametrize("name", PLUGGED)
 def test_weights_that_stay_at_one_leave_the_method_as_it_is_to_the_bit(name):
     plain = METHODS[name.removesuffix("+ala")]
-    own = {"start": "cloud"} if name == "fedamp+ala" else {}
+    settings = {"start": "cloud"} if name == "fedamp+ala" else {}
     problem = quadratics(3, samples=4)
     runs = [
         Federation(m.method(), problem)
-        for m in (METHODS[name](weight_lr=0.0, layers=2), plain(**own))
+        for m in (METHODS[name](weight_lr=0.0, layers=2), plain(**settings))
     ]
     for number in (1, 2, 3):
         for run in runs:
             run.round(a_round(number, **ROUND))
-        for one, two in zip(runs[0].replies, runs[1].replies, strict=True):
-            assert one.uplink.keys() == two.uplink.keys()
-            assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in two.uplink)
+        for reply, expected in zip(runs[0].replies, runs[1].replies, strict=True):
+            assert reply.uplink.keys() == expected.uplink.keys()
+            assert all(torch.equal(reply.uplink[k], expected.uplink[k]) for k in expected.uplink)
 
 
 @pytest.mark.parametrize("name", PLUGGED)
@@ -40,8 +40,8 @@ def test_weights_that_learn_change_what_is_trained(name):
     problem = quadratics(3, samples=4)
     runs = [trained(METHODS[name](weight_lr=eta, layers=2), problem, **ROUND) for eta in (0.0, 1.0)]
     assert any(
-        not torch.equal(one.uplink["model"], two.uplink["model"])
-        for one, two in zip(runs[0].replies, runs[1].replies, strict=True)
+        not torch.equal(fixed.uplink["model"], learned.uplink["model"])
+        for fixed, learned in zip(runs[0].replies, runs[1].replies, strict=True)
     )
 
 
@@ -57,8 +57,8 @@ def test_a_last_layer_that_is_not_received_gives_ala_nothing_to_do(size, eta):
     weights = torch.rand(2, size, generator=draw)
     assert torch.equal(mixed(w, last, weights, (head,)), w)
     g = torch.randn(2, size, generator=draw)
-    moved = weights.sub(eta * g * (w - last)[:, head]).clamp(0, 1)  # eq. 5
-    assert torch.equal(moved, weights)
+    updated = weights.sub(eta * g * (w - last)[:, head]).clamp(0, 1)  # eq. 5
+    assert torch.equal(updated, weights)
 
 
 def test_fedamps_start_is_no_key_beside_alas():
@@ -68,9 +68,9 @@ def test_fedamps_start_is_no_key_beside_alas():
     settings = METHODS["fedamp+ala"]()
     assert "start" not in settings.model_dump()
     assert METHODS["fedamp+ala"](**settings.model_dump(mode="json")) == settings
-    for start in ("own", "cloud"):
+    for choice in ("own", "cloud"):
         with pytest.raises(ValidationError, match="start"):
-            METHODS["fedamp+ala"](start=start)
+            METHODS["fedamp+ala"](start=choice)
 
 
 def test_the_proximal_centre_stays_the_received_model():
@@ -80,7 +80,7 @@ def test_the_proximal_centre_stays_the_received_model():
     run.round(a_round(1, lr=0.004, epochs=50))
     received = run.server.clone()
     run.round(a_round(2, lr=0.004, epochs=50))
-    start = run.model(0, "personal", "received")
+    mixture = run.model(0, "personal", "received")
     trained = run.model(0, "local", "trained")
     assert (trained - received).norm() < 0.05
-    assert (start - received).norm() > 1e-6
+    assert (mixture - received).norm() > 1e-6

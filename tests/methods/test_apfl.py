@@ -87,14 +87,14 @@ def test_gradients_are_finite_differences_of_the_mixtures_loss():
 def test_alpha_one_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
     run = Federation(APFL(alpha=1.0).method(), problem)
-    alone = Federation(Separate().method(), problem)
+    separate = Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
+        separate.round(a_round(number, **PASSES))
         for i in range(3):
-            assert torch.equal(run.state(i).model, alone.state(i))
+            assert torch.equal(run.state(i).model, separate.state(i))
             assert torch.equal(
-                run.model(i, "personal", "trained"), alone.model(i, "personal", "trained")
+                run.model(i, "personal", "trained"), separate.model(i, "personal", "trained")
             )
 
 
@@ -122,11 +122,11 @@ def test_the_global_part_is_fedavg_to_the_bit(settings):
 
 
 def test_alpha_moves_once_a_round():
-    once, often = (one_client(2.0, 1.0, 0.25, adaptive=True) for _ in range(2))
-    once.round(a_round(epochs=1))
-    often.round(a_round(epochs=5))
-    assert once.state(0).alpha.item() != 0.25
-    assert torch.equal(once.state(0).alpha, often.state(0).alpha)
+    one_epoch, five_epochs = (one_client(2.0, 1.0, 0.25, adaptive=True) for _ in range(2))
+    one_epoch.round(a_round(epochs=1))
+    five_epochs.round(a_round(epochs=5))
+    assert one_epoch.state(0).alpha.item() != 0.25
+    assert torch.equal(one_epoch.state(0).alpha, five_epochs.state(0).alpha)
 
 
 @given(value=st.floats(-50, 50), v=st.floats(-50, 50), alpha=st.floats(0, 1), lr=st.floats(1e-3, 1))
@@ -134,8 +134,8 @@ def test_alpha_stays_a_share(value, v, alpha, lr):
     run = one_client(value, v, alpha, adaptive=True)
     w = run.initial().item()
     run.round(a_round(lr=lr))
-    wanted = alpha - lr * (v - w) * (alpha * v + (1 - alpha) * w - value)
-    assert run.state(0).alpha.item() == pytest.approx(min(max(wanted, 0), 1), abs=1e-9)
+    unclipped = alpha - lr * (v - w) * (alpha * v + (1 - alpha) * w - value)
+    assert run.state(0).alpha.item() == pytest.approx(min(max(unclipped, 0), 1), abs=1e-9)
 
 
 def test_a_fixed_alpha_stays_and_people_see_it():
@@ -158,7 +158,7 @@ def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
     w = problem.targets.mean(0)
     assert_close(run.server, w)
     for i in range(3):
-        own, alpha = problem.targets[2 * i : 2 * i + 2].mean(0), run.state(i).alpha
-        assert_close(torch.lerp(w, run.state(i).model[0], alpha), own)
-        assert_close(run.model(i, "personal", "trained"), own + (1 - alpha) * 0.5 * (own - w))
+        best, alpha = problem.targets[2 * i : 2 * i + 2].mean(0), run.state(i).alpha
+        assert_close(torch.lerp(w, run.state(i).model[0], alpha), best)
+        assert_close(run.model(i, "personal", "trained"), best + (1 - alpha) * 0.5 * (best - w))
         assert (alpha != 0.5) == adaptive

@@ -65,10 +65,10 @@ def test_common_cores_bear_a_rate_of_the_relationships_that_is_n_times_smaller()
         run.server = replace(run.server, cores=cores.double().contiguous())
         for i in range(4):
             run.set_state(i, replace(run.state(i), core=cores[i : i + 1].double().contiguous()))
-        before = run.state(0).dr[0] @ cores.double() - 2
+        error_before = run.state(0).dr[0] @ cores.double() - 2
         run.round(a_round(lr=1e-12))
-        after = run.state(0).dr[0] @ cores.double() - 2
-        assert abs(after[0] / before[0]) == pytest.approx(factor)
+        error_after = run.state(0).dr[0] @ cores.double() - 2
+        assert abs(error_after[0] / error_before[0]) == pytest.approx(factor)
 
 
 def test_core_and_dr_step_by_hand():
@@ -124,24 +124,24 @@ def test_one_step_a_round_equals_fedavg():
 def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
     problem = quadratics(3)
     apple = Federation(APPLE(dr_lr=0.0).method(), problem)
-    alone = Federation(Separate().method(), problem)
+    separate = Federation(Separate().method(), problem)
     for i in range(3):
         apple.set_state(i, replace(apple.state(i), dr=torch.eye(3, dtype=torch.float64)[i : i + 1]))
     for number in range(1, 4):
         round_ = a_round(number, epochs=2, batch_size=1, momentum=0.9)
         apple.round(round_)
-        alone.round(round_)
+        separate.round(round_)
         for i in range(3):
             assert torch.equal(
-                apple.model(i, "personal", "trained"), alone.model(i, "personal", "trained")
+                apple.model(i, "personal", "trained"), separate.model(i, "personal", "trained")
             )
 
 
 def test_one_client_alone_is_plain_sgd():
     problem = quadratics(1)
     apple = trained(APPLE(dr_lr=0.0), problem, 2, lr=0.1)
-    alone = trained(Separate(), problem, 2, lr=0.1)
-    assert torch.equal(apple.model(0, "personal", "trained"), alone.model(0, "personal", "trained"))
+    local = trained(Separate(), problem, 2, lr=0.1)
+    assert torch.equal(apple.model(0, "personal", "trained"), local.model(0, "personal", "trained"))
 
 
 def test_dr_stays_at_the_prox_centre_without_a_learning_rate():
@@ -151,13 +151,15 @@ def test_dr_stays_at_the_prox_centre_without_a_learning_rate():
 
 
 def test_the_proximal_term_pulls_towards_the_sample_shares():
-    free, held = (Federation(APPLE(dr_lr=0.05, mu=mu).method(), quadratics(4)) for mu in (0.0, 3.0))
-    for run in (free, held):
+    free, pulled = (
+        Federation(APPLE(dr_lr=0.05, mu=mu).method(), quadratics(4)) for mu in (0.0, 3.0)
+    )
+    for run in (free, pulled):
         for number in range(1, 4):
             run.round(a_round(number, total=100))
     p0 = free.roster.shares
     distance = [
-        sum(float((run.state(i).dr[0] - p0).norm()) for i in range(4)) for run in (free, held)
+        sum(float((run.state(i).dr[0] - p0).norm()) for i in range(4)) for run in (free, pulled)
     ]
     assert distance[1] < distance[0]
 
@@ -165,12 +167,12 @@ def test_the_proximal_term_pulls_towards_the_sample_shares():
 @pytest.mark.parametrize("budget", [3, 7])
 def test_a_budget_of_all_others_is_no_budget(budget):
     problem = quadratics(4)
-    free, full = (Federation(APPLE(budget=b).method(), problem) for b in (None, budget))
+    free, budgeted = (Federation(APPLE(budget=b).method(), problem) for b in (None, budget))
     for number in (1, 2, 3):
         free.round(a_round(number))
-        full.round(a_round(number))
-    assert torch.equal(free.server.cores, full.server.cores)
-    assert all(torch.equal(free.state(i).dr, full.state(i).dr) for i in range(4))
+        budgeted.round(a_round(number))
+    assert torch.equal(free.server.cores, budgeted.server.cores)
+    assert all(torch.equal(free.state(i).dr, budgeted.state(i).dr) for i in range(4))
 
 
 def test_own_copies_and_a_shared_bank_mix_alike():
@@ -180,9 +182,9 @@ def test_own_copies_and_a_shared_bank_mix_alike():
     )
     mine = torch.tensor([[True, False, False, False], [False, False, True, False]])
     copies = bank.expand(2, 4, 6)
-    shared, each = Mixture(p, mine, bank, c), Mixture(p, mine, copies, c)
-    assert_close(shared.rows(), each.rows())
-    assert_close(shared.products(G), each.products(G))
+    shared, copied = Mixture(p, mine, bank, c), Mixture(p, mine, copies, c)
+    assert_close(shared.rows(), copied.rows())
+    assert_close(shared.products(G), copied.products(G))
     assert_close(shared.products(G)[1], torch.stack([bank[0], bank[1], c[1], bank[3]]) @ G[1])
     expected = torch.stack(
         [p[0, 0] * c[0] + p[0, 1:] @ bank[1:], p[1] @ bank - p[1, 2] * bank[2] + p[1, 2] * c[1]]
@@ -198,16 +200,16 @@ def test_with_a_budget_of_one_every_others_trained_core_comes_once_in_the_first_
     N = 5
     run = Federation(APPLE(budget=1, core_step=core_step).method(), quadratics(N))
     initial = run.server.cores.clone()
-    asked = [[] for _ in range(N)]
+    received = [[] for _ in range(N)]
     for number in range(1, N + 1):
-        down = run.downlink(a_round(number))
+        downlink = run.downlink(a_round(number))
         for i in range(N):
-            came = [j for j in down["cores"].index[i].tolist() if j != i]
-            asked[i] += came
-            assert bool(came) == (number > 1)
-            assert all(not torch.equal(run.server.cores[j], initial[j]) for j in came)
+            new_cores = [j for j in downlink["cores"].index[i].tolist() if j != i]
+            received[i] += new_cores
+            assert bool(new_cores) == (number > 1)
+            assert all(not torch.equal(run.server.cores[j], initial[j]) for j in new_cores)
         run.round(a_round(number))
-    assert [sorted(a) for a in asked] == [[j for j in range(N) if j != i] for i in range(N)]
+    assert [sorted(a) for a in received] == [[j for j in range(N) if j != i] for i in range(N)]
 
 
 def test_a_core_that_has_never_come_up_is_not_handed_down():
@@ -217,11 +219,11 @@ def test_a_core_that_has_never_come_up_is_not_handed_down():
     run = Federation(APPLE(budget=2, core_init="independent").method(), quadratics(4))
     run.round(a_round(1), ids=(0, 1))
     for number in (2, 3, 4):
-        down = run.downlink(a_round(number))
+        downlink = run.downlink(a_round(number))
         for i in (2, 3):
-            assert sorted(down["cores"].index[i].tolist()) == [0, 1]
+            assert sorted(downlink["cores"].index[i].tolist()) == [0, 1]
         for i in (0, 1):
-            assert set(down["cores"].index[i].tolist()) <= {0, 1}
+            assert set(downlink["cores"].index[i].tolist()) <= {0, 1}
         run.round(a_round(number), ids=(0, 1))
     for j in (2, 3):
         assert torch.equal(run.clients.store.copies.models_of(0)["cores"][j], run.initial(j))
@@ -234,18 +236,18 @@ def test_never_downloaded_comes_first_also_where_others_come_late(core_step):
     Who asked before for what was not there would count it as downloaded.
     """
     run = Federation(APPLE(budget=1, core_step=core_step).method(), quadratics(4))
-    come = [[] for _ in range(4)]
+    received = [[] for _ in range(4)]
     for number, cohort in enumerate([(0, 1), (0, 1), (0, 1, 2, 3), (0, 1), (0, 1)], 1):
-        down = run.downlink(a_round(number), cohort)
-        for place, i in enumerate(cohort):
-            come[i].append([j for j in down["cores"].index[place].tolist() if j != i])
+        downlink = run.downlink(a_round(number), cohort)
+        for position, i in enumerate(cohort):
+            received[i].append([j for j in downlink["cores"].index[position].tolist() if j != i])
         run.round(a_round(number), ids=cohort)
         for i in cohort:
-            seen = set(run.state(i).seen[0].nonzero().squeeze(1).tolist())
-            assert seen - {i} == {j for one in come[i] for j in one}
+            downloaded = set(run.state(i).seen[0].nonzero().squeeze(1).tolist())
+            assert downloaded - {i} == {j for new_cores in received[i] for j in new_cores}
     for i in (0, 1):
-        assert come[i][:3] == [[], [1 - i], [1 - i]]
-        assert sorted(come[i][3] + come[i][4]) == [2, 3]
+        assert received[i][:3] == [[], [1 - i], [1 - i]]
+        assert sorted(received[i][3] + received[i][4]) == [2, 3]
 
 
 def test_who_is_alone_asks_for_nobody_and_gets_the_first_that_come():
@@ -253,21 +255,21 @@ def test_who_is_alone_asks_for_nobody_and_gets_the_first_that_come():
     run.round(a_round(1), ids=(0,))
     assert run.replies[0].uplink["request"].tolist() == [0, 0]
     run.round(a_round(2), ids=(1, 2))
-    down = run.downlink(a_round(3), (0,))
-    assert sorted(down["cores"].index[0].tolist()) == [1, 2]
+    downlink = run.downlink(a_round(3), (0,))
+    assert sorted(downlink["cores"].index[0].tolist()) == [1, 2]
 
 
 def test_cores_that_were_not_fetched_keep_their_old_copy():
     run = Federation(APPLE(budget=1, core_init="independent").method(), quadratics(4))
     first = run.server.cores.clone()
     run.round(a_round(1))
-    second, wanted = run.server.cores.clone(), int(run.server.requests[0, 0])
+    second, requested = run.server.cores.clone(), int(run.server.requests[0, 0])
     run.round(a_round(2))
     copies = run.clients.store.copies.models_of(0)["cores"]
     for j in range(1, 4):
-        newest = second[j] if j == wanted else first[j]
+        newest = second[j] if j == requested else first[j]
         assert torch.equal(copies[j], newest)
-    assert wanted in (1, 2, 3)
+    assert requested in (1, 2, 3)
 
 
 def test_bytes_follow_the_budget():
@@ -275,12 +277,12 @@ def test_bytes_follow_the_budget():
     from pomona.federation.exchange import received_bytes
 
     run = Federation(APPLE(budget=2).method(), quadratics(5, d=7))
-    down = run.downlink(a_round(), (1, 3))
-    assert received_bytes(down, (1, 3)) == (5, 5)
+    downlink = run.downlink(a_round(), (1, 3))
+    assert received_bytes(downlink, (1, 3)) == (5, 5)
     run.round(a_round())
-    down = run.downlink(a_round(2), (1, 3))
+    downlink = run.downlink(a_round(2), (1, 3))
     # two float64 cores of seven numbers
-    assert received_bytes(down, (1, 3)) == (2 * 7 * 8 + 5,) * 2
+    assert received_bytes(downlink, (1, 3)) == (2 * 7 * 8 + 5,) * 2
 
 
 @given(
@@ -291,44 +293,44 @@ def test_bytes_follow_the_budget():
     st.sampled_from(["private", "uniform"]),
 )
 def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(
-    N, who, budget, number, selection
+    N, index, budget, number, selection
 ):
-    client = who % N
+    client = index % N
     settings = APPLE(budget=budget, selection=selection)
     p = torch.linspace(-1, 1, N)
     fetched = torch.arange(N) % 2 == 0
-    everybody, roster = torch.ones(N, dtype=torch.bool), Roster((1,) * N)
-    asked = choose(settings, p, fetched, everybody, client, roster, 0, number).tolist()
-    assert len(asked) == limit(settings.budget, N) == len(set(asked))
-    assert client not in asked
-    assert asked == sorted(asked)
-    assert all(0 <= j < N for j in asked)
+    available, roster = torch.ones(N, dtype=torch.bool), Roster((1,) * N)
+    chosen = choose(settings, p, fetched, available, client, roster, 0, number).tolist()
+    assert len(chosen) == limit(settings.budget, N) == len(set(chosen))
+    assert client not in chosen
+    assert chosen == sorted(chosen)
+    assert all(0 <= j < N for j in chosen)
 
 
 def test_never_downloaded_comes_first():
     fetched = torch.tensor([False, True, True, False, True, False])
-    everybody, roster = torch.ones(6, dtype=torch.bool), Roster((1,) * 6)
+    available, roster = torch.ones(6, dtype=torch.bool), Roster((1,) * 6)
     for number in range(1, 30):
         p = torch.ones(6)
-        asked = choose(APPLE(budget=3), p, fetched, everybody, 0, roster, 0, number).tolist()
-        assert {3, 5} <= {*asked}
+        chosen = choose(APPLE(budget=3), p, fetched, available, 0, roster, 0, number).tolist()
+        assert {3, 5} <= {*chosen}
 
 
 def test_as_many_known_cores_are_drawn_as_there_are_places_however_far_coefficients_are_apart():
-    p, everybody = torch.tensor([0.0, 1e30, 0.0, 1.0, 2.0]), torch.ones(5, dtype=torch.bool)
-    drawn = by_relations(p, everybody, everybody, 0, Roster((1,) * 5), 3, 0, 10).tolist()
-    assert len({*drawn}) == 3
-    assert 1 in drawn
+    p, available = torch.tensor([0.0, 1e30, 0.0, 1.0, 2.0]), torch.ones(5, dtype=torch.bool)
+    chosen = by_relations(p, available, available, 0, Roster((1,) * 5), 3, 0, 10).tolist()
+    assert len({*chosen}) == 3
+    assert 1 in chosen
 
 
-@pytest.mark.parametrize("there", [(1, 2, 3), (1, 2)])
-def test_known_cores_are_drawn_with_the_probabilities_of_equation_9(there):
+@pytest.mark.parametrize("offered", [(1, 2, 3), (1, 2)])
+def test_known_cores_are_drawn_with_the_probabilities_of_equation_9(offered):
     """N = 4, M = 1, r = 11 behind round 12: b = max(1.5, 11 / 4) = 2.75, whoever is available;
     frequencies over 4000 seeds within 4 standard errors. A place without a member does not count.
     """
     p, fetched = torch.tensor([9.0, 0.0, 1.0, -2.0, 0.0]), torch.ones(5, dtype=torch.bool)
-    available = torch.zeros(5, dtype=torch.bool).index_fill(0, torch.tensor(there), True)
-    power = 2.75 ** p[list(there)].abs().double().numpy()
+    available = torch.zeros(5, dtype=torch.bool).index_fill(0, torch.tensor(offered), True)
+    power = 2.75 ** p[list(offered)].abs().double().numpy()
     expected, roster = power / power.sum(), Roster((1, 1, 1, 1, 0))
     draws = np.array(
         [
@@ -336,7 +338,7 @@ def test_known_cores_are_drawn_with_the_probabilities_of_equation_9(there):
             for seed in range(4000)
         ]
     )
-    for j, share in zip(there, expected, strict=True):
+    for j, share in zip(offered, expected, strict=True):
         assert abs((draws == j).mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
 
 
@@ -347,14 +349,14 @@ def test_probabilities_sum_to_one_and_never_overflow(p, r):
     assert np.isfinite(weight).all()
 
 
-@pytest.mark.parametrize("kind", ["cosine", "exponential"])
-def test_the_scheduler_falls_from_one_to_zero(kind):
-    settings = APPLE(schedule=kind, schedule_share=0.3)
+@pytest.mark.parametrize("shape", ["cosine", "exponential"])
+def test_the_scheduler_falls_from_one_to_zero(shape):
+    settings = APPLE(schedule=shape, schedule_share=0.3)
     values = [schedule(settings, a_round(number, total=100)) for number in range(1, 101)]
     assert values[0] == 1
     assert values[30:] == [0.0] * 70
     assert all(a > b for a, b in pairwise(values[:31]))
-    if kind == "exponential":
+    if shape == "exponential":
         assert values[15] == pytest.approx(math.sqrt(1e-3))
     else:
         assert values[15] == pytest.approx(0.5)

@@ -35,11 +35,11 @@ def numbers(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def mixing_of(C, P, origins, copies, pull=0.0, known=None):
+def mixing_of(C, P, origins, copies, pull=0.0, available=None):
     n, N = P.shape
-    known = torch.ones(N, dtype=torch.bool) if known is None else known
+    available = torch.ones(N, dtype=torch.bool) if available is None else available
     return Mixing(
-        copies, origins, torch.eye(n, N).bool(), known, torch.full((N,), 1 / N).to(P), pull
+        copies, origins, torch.eye(n, N).bool(), available, torch.full((N,), 1 / N).to(P), pull
     )
 
 
@@ -102,8 +102,8 @@ def test_relationships_follow_the_slope_of_the_objective():
             )
 
 
-@pytest.mark.parametrize("over", OPTIMIZERS)
-def test_common_cores_without_learning_are_fedavg_and_its_local_models_to_the_bit(over):
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_common_cores_without_learning_are_fedavg_and_its_local_models_to_the_bit(optimizer):
     """In round 1 to the bit; later the sums are ordered otherwise."""
     problem = quadratics(4, samples=3)
     runs = [
@@ -111,34 +111,34 @@ def test_common_cores_without_learning_are_fedavg_and_its_local_models_to_the_bi
     ]
     for number in (1, 2, 3):
         for run in runs:
-            run.round(a_round(number, epochs=2, batch_size=2, **over))
+            run.round(a_round(number, epochs=2, batch_size=2, **optimizer))
         apple, fedavg, its_local = runs
         for i in range(4):
-            one, two = apple.model(i, "personal", "trained"), its_local.model(i, "local", "trained")
-            assert torch.equal(one, two) if number == 1 else torch.allclose(one, two, atol=1e-12)
+            a, b = (apple.model(i, "personal", "trained"), its_local.model(i, "local", "trained"))
+            assert torch.equal(a, b) if number == 1 else torch.allclose(a, b, atol=1e-12)
         assert_close(apple.roster.shares @ apple.server.cores, fedavg.server)
 
 
-@pytest.mark.parametrize("over", OPTIMIZERS)
-def test_one_hot_rows_without_learning_are_separate_training_to_the_bit(over):
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_hot_rows_without_learning_are_separate_training_to_the_bit(optimizer):
     problem = quadratics(3)
-    apple, alone = Federation(local(dr_lr=0), problem), Federation(Separate().method(), problem)
+    apple, separate = Federation(local(dr_lr=0), problem), Federation(Separate().method(), problem)
     with_cores(apple, apple.server.cores, torch.eye(3, dtype=torch.float64))
     for number in (1, 2, 3):
-        for run in (apple, alone):
-            run.round(a_round(number, epochs=2, batch_size=1, **over))
+        for run in (apple, separate):
+            run.round(a_round(number, epochs=2, batch_size=1, **optimizer))
         for i in range(3):
             assert torch.equal(
-                apple.model(i, "personal", "trained"), alone.model(i, "personal", "trained")
+                apple.model(i, "personal", "trained"), separate.model(i, "personal", "trained")
             )
 
 
 def test_a_client_alone_is_plain_sgd():
-    apple, alone = (Federation(m, quadratics(1)) for m in (local(dr_lr=0), Separate().method()))
+    apple, plain = (Federation(m, quadratics(1)) for m in (local(dr_lr=0), Separate().method()))
     for number in (1, 2, 3):
         apple.round(a_round(number, momentum=0.5))
-        alone.round(a_round(number, momentum=0.5))
-    assert torch.equal(apple.model(0, "personal", "trained"), alone.model(0, "personal", "trained"))
+        plain.round(a_round(number, momentum=0.5))
+    assert torch.equal(apple.model(0, "personal", "trained"), plain.model(0, "personal", "trained"))
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
@@ -180,18 +180,18 @@ def test_clients_who_use_but_each_others_core_part_unless_they_learn():
     """
     problem = quadratics(2)
     swapped = torch.eye(2, dtype=torch.float64).flip(0)
-    far = {}
+    distances = {}
     for name, dr_lr, rounds in (("fixed", 0.0, 31), ("learned", None, 160)):
         run = Federation(local(dr_lr=dr_lr, core_init="independent"), problem)
         with_cores(run, run.server.cores, swapped)
         o, best = run.state(0).origin, optima(problem)
-        far[name] = []
+        distances[name] = []
         for number in range(1, rounds + 1):
             rows = torch.cat([run.state(i).dr for i in run.ids])
-            far[name].append(float((o + rows @ (run.server.cores - o) - best).norm()))
+            distances[name].append(float((o + rows @ (run.server.cores - o) - best).norm()))
             run.round(a_round(number, lr=0.3))
-    assert far["fixed"][30] / far["fixed"][29] == pytest.approx(1.3, rel=1e-3)
-    assert far["learned"][-1] < far["learned"][0] / 10
+    assert distances["fixed"][30] / distances["fixed"][29] == pytest.approx(1.3, rel=1e-3)
+    assert distances["learned"][-1] < distances["learned"][0] / 10
 
 
 @pytest.mark.parametrize("dr_lr", [1e-9, None])
@@ -205,13 +205,13 @@ def test_cores_grow_without_bound_where_the_relationships_hardly_learn(dr_lr):
         run.set_state(i, replace(run.state(i), origin=numbers([0.0])))
     for number in range(1, 101):
         run.round(a_round(number, total=100))
-    own = run.model(0, "personal", "trained").item()
+    model = run.model(0, "personal", "trained").item()
     if dr_lr:
         assert run.server.cores.squeeze(1).tolist() == pytest.approx([10, -10], rel=1e-4)
-        assert own == pytest.approx(0.1, rel=1e-3)
+        assert model == pytest.approx(0.1, rel=1e-3)
     else:
         assert run.server.cores.abs().max() < 1
-        assert own == pytest.approx(1)
+        assert model == pytest.approx(1)
 
 
 class Curved(Quadratics):
@@ -232,12 +232,12 @@ def test_flat_directions_are_learned_slower_than_alone():
     loss = {}
     for name, method in (("local", local()), ("alone", Separate().method())):
         run = Federation(method, curved)
-        begin = run.initial()
+        initial = run.initial()
         for number in range(1, 121):
             run.round(a_round(number, lr=1.0, total=120))
         left = torch.stack([run.model(i, "personal", "trained") for i in run.ids]) - optima(problem)
         loss[name] = float((h * left**2).sum() / 2 / 3)
-    expected = h * ((1 - h) ** 120 * (begin - optima(problem))) ** 2
+    expected = h * ((1 - h) ** 120 * (initial - optima(problem))) ** 2
     assert loss["alone"] == pytest.approx(float(expected.sum() / 2 / 3))
     assert loss["local"] / loss["alone"] == pytest.approx(2.7, abs=0.05)
 
@@ -262,9 +262,9 @@ def test_a_step_never_raises_the_loss_whatever_the_scale_of_cores_and_the_rate(
     o = run.state(0).origin
     run.round(a_round(lr=lr))
     for i in range(N):
-        before = float(problem.losses((o + rows[i] @ (cores - o))[0], i, "train").mean())
-        after = float(problem.losses(run.model(i, "personal", "trained"), i, "train").mean())
-        assert after <= before * (1 + 1e-9)
+        loss_before = float(problem.losses((o + rows[i] @ (cores - o))[0], i, "train").mean())
+        loss_after = float(problem.losses(run.model(i, "personal", "trained"), i, "train").mean())
+        assert loss_after <= loss_before * (1 + 1e-9)
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.floats(0, 10), st.integers(0, 10**6))
@@ -275,24 +275,24 @@ def test_rates_bound_what_the_relationships_move(n, d, pull, seed):
     draw = torch.Generator().manual_seed(seed)
     cores, P = (torch.randn(n, k, generator=draw, dtype=torch.float64) for k in (d, n))
     origins = torch.randn(n, d, generator=draw, dtype=torch.float64)
-    known = torch.rand(n, generator=draw) > 0.3
-    known[0] = True
+    available = torch.rand(n, generator=draw) > 0.3
+    available[0] = True
     copies = torch.randn(n, n, d, generator=draw, dtype=torch.float64)
-    mixing = mixing_of(cores, P, origins, copies, pull, known)
-    found, capped = (
+    mixing = mixing_of(cores, P, origins, copies, pull, available)
+    free, capped = (
         safe_rates(cores, mixing, a_round(lr=0.1, decay=0.5), dr_lr) for dr_lr in (None, 0.02)
     )
-    m = int(known.sum())
+    m = int(available.sum())
     for k in range(n):
         A = (torch.where(torch.eye(n)[k].bool().unsqueeze(1), cores[k], copies[k]) - origins[k])[
-            known
+            available
         ].numpy()
         K = A @ A.T
         R = np.linalg.inv((K + np.trace(K) / m * np.eye(m)) / 0.1 + pull * np.eye(m))
-        assert_close(found[k][known][:, known], torch.from_numpy(R))
-        assert not found[k][~known].any()
-        assert not found[k][:, ~known].any()
-        assert np.linalg.norm(A.T @ found[k][known][:, known].numpy() @ A, 2) <= 0.1
+        assert_close(free[k][available][:, available], torch.from_numpy(R))
+        assert not free[k][~available].any()
+        assert not free[k][:, ~available].any()
+        assert np.linalg.norm(A.T @ free[k][available][:, available].numpy() @ A, 2) <= 0.1
         assert np.linalg.norm(capped[k].numpy(), 2) <= 0.02 * 0.5
 
 
@@ -310,21 +310,21 @@ def test_own_copies_and_a_shared_bank_mix_alike():
         torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((2, 6), (4, 6), (2, 4))
     )
     o = torch.randn(2, 6, generator=draw, dtype=torch.float64)
-    one, two = mixing_of(C, P, o, bank), mixing_of(C, P, o, bank.repeat(2, 1, 1))
-    held = torch.stack([torch.cat([C[:1], bank[1:]]), torch.cat([bank[:1], C[1:], bank[2:]])])
+    of_bank, of_copies = mixing_of(C, P, o, bank), mixing_of(C, P, o, bank.repeat(2, 1, 1))
+    cores = torch.stack([torch.cat([C[:1], bank[1:]]), torch.cat([bank[:1], C[1:], bank[2:]])])
     assert_close(
-        mixture(C, P, one), o + torch.bmm(P.unsqueeze(1), held - o.unsqueeze(1)).squeeze(1)
+        mixture(C, P, of_bank), o + torch.bmm(P.unsqueeze(1), cores - o.unsqueeze(1)).squeeze(1)
     )
-    assert_close(mixture(C, P, one), mixture(C, P, two))
-    assert_close(safe_rates(C, one, a_round(), None), safe_rates(C, two, a_round(), None))
+    assert_close(mixture(C, P, of_bank), mixture(C, P, of_copies))
+    assert_close(safe_rates(C, of_bank, a_round(), None), safe_rates(C, of_copies, a_round(), None))
 
 
 def test_steps_under_a_budget_of_all_others_are_those_without():
-    free, full = (Federation(local(budget=b), quadratics(4)) for b in (None, 3))
+    free, budgeted = (Federation(local(budget=b), quadratics(4)) for b in (None, 3))
     for number in (1, 2, 3):
         free.round(a_round(number, epochs=2))
-        full.round(a_round(number, epochs=2))
-    assert torch.equal(free.server.cores, full.server.cores)
+        budgeted.round(a_round(number, epochs=2))
+    assert torch.equal(free.server.cores, budgeted.server.cores)
 
 
 def test_what_stays_with_a_client_without_the_extension_has_no_origin():

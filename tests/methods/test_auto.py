@@ -16,12 +16,12 @@ MODELS = {"alone": "personal", "average": "local", "shared": "personal", "mixed"
 @pytest.mark.parametrize("name", FOUR)
 def test_each_of_the_four_is_what_it_is_alone_to_the_bit(name):
     problem = uneven(5, 3, 2)
-    auto, own = Federation(Auto().method(), problem), Federation(FOUR[name].method(), problem)
+    auto, single = Federation(Auto().method(), problem), Federation(FOUR[name].method(), problem)
     for number, ids in ((1, None), (2, (0, 2)), (3, None)):
         auto.round(a_round(number, **PASSES), ids)
-        own.round(a_round(number, **PASSES), ids)
+        single.round(a_round(number, **PASSES), ids)
         for i in ids or (0, 1, 2):
-            ours, theirs = auto.model(i, name, "trained"), own.model(i, MODELS[name], "trained")
+            ours, theirs = auto.model(i, name, "trained"), single.model(i, MODELS[name], "trained")
             assert torch.equal(ours, theirs)
 
 
@@ -62,10 +62,10 @@ def test_a_run_reports_the_four_beside_the_choice_and_test_samples_choose_nothin
 
 def test_nothing_that_is_sent_depends_on_validation_samples():
     problem = class_points(5, 4, 3)
-    sent = []
+    uplinks = []
     for split in ([[0], [5], [9]], [[1, 2], [6], [10]]):
         problem.data.rows["validation"] = [torch.tensor(rows) for rows in split]
         run = trained(Auto(), problem, 2)
-        sent.append([reply.uplink for reply in run.replies])
-    for one, two in zip(*sent, strict=True):
-        assert all(torch.equal(one[k], two[k]) for k in one)
+        uplinks.append([reply.uplink for reply in run.replies])
+    for a, b in zip(*uplinks, strict=True):
+        assert all(torch.equal(a[k], b[k]) for k in a)

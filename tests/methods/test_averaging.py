@@ -20,9 +20,9 @@ from problems import Federation, Quadratics, a_round, quadratics, trained
 def numbers(*samples):
     """Clients with one-dimensional samples, one list per client."""
     rows, flat = [], []
-    for own in samples:
-        rows.append(list(range(len(flat), len(flat) + len(own))))
-        flat += own
+    for values in samples:
+        rows.append(list(range(len(flat), len(flat) + len(values))))
+        flat += values
     return Quadratics(torch.tensor(flat, dtype=torch.float64).unsqueeze(1), rows)
 
 
@@ -78,8 +78,8 @@ def test_a_heavy_proximal_term_holds_clients_at_the_received_model():
 @pytest.mark.parametrize(("tuned", "plain"), [(FedAvgFT, FedAvg), (FedProxFT, FedProx)])
 def test_fine_tuning_never_enters_the_average(tuned, plain):
     problem = quadratics(3, samples=4)
-    one, two = (trained(tuned(), problem, 2), trained(plain(), problem, 2))
-    assert torch.equal(one.server, two.server)
+    tuned_run, plain_run = (trained(tuned(), problem, 2), trained(plain(), problem, 2))
+    assert torch.equal(tuned_run.server, plain_run.server)
 
 
 def test_no_fine_tuning_is_the_global_model():
@@ -104,8 +104,8 @@ def test_without_a_learning_rate_the_local_copy_is_the_global_model():
 
 def test_one_client_makes_fedavg_centralised_training():
     problem = quadratics(1, samples=6)
-    avg, alone = (trained(FedAvg(), problem, 2), trained(Separate(), problem, 2))
-    assert torch.equal(avg.server, alone.state(0)[0])
+    avg, separate = (trained(FedAvg(), problem, 2), trained(Separate(), problem, 2))
+    assert torch.equal(avg.server, separate.state(0)[0])
 
 
 def test_separate_converges_to_each_clients_own_optimum():

@@ -9,7 +9,7 @@ from problems import Notes, a_round, tiny
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "lr", "said"),
+    ("name", "settings", "lr", "expected"),
     [
         ("ditto", {"lambda": 1.0}, 1.0, "lr x lambda = 1"),
         ("ditto", {"lambda": 10.0}, 0.3, "lr x lambda = 3"),
@@ -20,9 +20,9 @@ from problems import Notes, a_round, tiny
         ("fedavg", {}, 10.0, None),
     ],
 )
-def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
+def test_a_step_that_forgets_is_warned_of(name, settings, lr, expected):
     caution = METHODS[name](**settings).method().caution(a_round(lr=lr), 3)
-    assert said in caution if said else caution is None
+    assert expected in caution if expected else caution is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_client_that_diverges_is_pointed_to_a_rate_that_is_set(name, settings,
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "over", "said"),
+    ("name", "settings", "overrides", "expected"),
     [
         # lambda / alpha_k = k, lr 0.1: 1 from round 10 on.
         ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 9}, None),
@@ -95,13 +95,13 @@ def test_a_client_that_diverges_is_pointed_to_a_rate_that_is_set(name, settings,
         ),
     ],
 )
-def test_a_run_is_warned_of_its_worst_rounds(name, settings, over, said):
-    found = caution(tiny(name, settings, **{"momentum": 0.9, **over}))
-    assert said in found if said else found is None
+def test_a_run_is_warned_of_its_worst_rounds(name, settings, overrides, expected):
+    text = caution(tiny(name, settings, **{"momentum": 0.9, **overrides}))
+    assert expected in text if expected else text is None
 
 
 @pytest.mark.parametrize(
-    ("settings", "over", "does", "does_not"),
+    ("settings", "overrides", "does", "does_not"),
     [
         ({"alpha_schedule": "sqrt"}, {"rounds": 400}, "fewer rounds", "method.alpha "),
         ({"alpha_schedule": "diminishing"}, {"rounds": 30}, "lr_decay", "fewer rounds"),
@@ -109,10 +109,10 @@ def test_a_run_is_warned_of_its_worst_rounds(name, settings, over, said):
         ({}, {"clients": 1000}, "method.lambda", "method.alpha "),
     ],
 )
-def test_the_advice_names_what_the_pull_follows_from(settings, over, does, does_not):
-    found = caution(tiny("fedamp", settings, **over))
-    assert does in found
-    assert does_not not in found
+def test_the_advice_names_what_the_pull_follows_from(settings, overrides, does, does_not):
+    text = caution(tiny("fedamp", settings, **overrides))
+    assert does in text
+    assert does_not not in text
 
 
 def test_a_run_says_it():

@@ -30,8 +30,8 @@ def groups():
     )
 
 
-def run_of(problem, rounds, ids=None, **over):
-    run = Federation(CFL(**{"eps_mean": 0.1, "eps_max": 0.4, **over}).method(), problem)
+def run_of(problem, rounds, ids=None, **settings):
+    run = Federation(CFL(**{"eps_mean": 0.1, "eps_max": 0.4, **settings}).method(), problem)
     for number in range(1, rounds + 1):
         run.round(a_round(number, lr=0.5), ids)
     return run
@@ -98,13 +98,13 @@ def test_both_thresholds_decide(mean, largest, splits):
     problem = groups()
     run = Federation(CFL().method(), problem)
     updates = 0.5 * (problem.targets - run.initial())
-    over = {
+    thresholds = {
         "eps_mean": mean * float(updates.mean(0).norm()),
         "eps_max": largest * float(updates.norm(dim=1).max()),
     }
-    absolute = run_of(problem, 1, warmup_rounds=0, units="absolute", **over)
+    absolute = run_of(problem, 1, warmup_rounds=0, units="absolute", **thresholds)
     unit = float(updates.norm(dim=1).mean())
-    relative = run_of(problem, 1, warmup_rounds=0, **{k: v / unit for k, v in over.items()})
+    relative = run_of(problem, 1, warmup_rounds=0, **{k: v / unit for k, v in thresholds.items()})
     for got in (absolute, relative):
         assert len(got.server.models) == splits
 
@@ -119,14 +119,14 @@ def test_gamma_keeps_together_what_noise_may_have_parted():
     across = float((units @ units.T)[[0, 2, 5]][:, [1, 3, 4]].max())
     edge = math.sqrt((1 - across) / 2)
     for gamma, clusters in ((0.99 * edge, 2), (min(1.01 * edge, 1.0), 1)):
-        over = {
+        settings = {
             "warmup_rounds": 0,
             "units": "absolute",
             "eps_mean": 1e9,
             "eps_max": 0.0,
             "gamma_max": gamma,
         }
-        assert len(run_of(problem, 1, **over).server.models) == clusters
+        assert len(run_of(problem, 1, **settings).server.models) == clusters
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -183,9 +183,9 @@ def test_a_cluster_splits_only_when_it_is_complete_and_absent_ones_keep_their_mo
     problem = groups()
     assert len(run_of(problem, 30, ids=(0, 1, 2, 3, 4), warmup_rounds=0).server.models) == 1
     run = run_of(problem, 30, warmup_rounds=0)
-    kept = run.server.models[1].clone()
+    model = run.server.models[1].clone()
     run.round(a_round(31, lr=0.5), ids=(0, 5))
-    assert torch.equal(run.server.models[1], kept)
+    assert torch.equal(run.server.models[1], model)
     assert_close(
         run.server.models[0],
         0.5 * (run.model(0, "personal", "received") + problem.targets[[0, 5]].mean(0)),
@@ -196,8 +196,8 @@ def test_clusters_do_not_depend_on_the_order_of_clients():
     problem, order = groups(), [4, 2, 0, 5, 1, 3]
     shuffled = Quadratics(problem.targets[order], problem.rows)
     labels = run_of(problem, 30, warmup_rounds=0).server.labels[order]
-    other = run_of(shuffled, 30, warmup_rounds=0).server.labels
-    assert torch.equal(labels == labels[0], other == other[0])
+    shuffled_labels = run_of(shuffled, 30, warmup_rounds=0).server.labels
+    assert torch.equal(labels == labels[0], shuffled_labels == shuffled_labels[0])
 
 
 @settings(max_examples=40)
@@ -208,12 +208,12 @@ def test_bipartition_is_the_optimum(n, seed):
     units = torch.nn.functional.normalize(updates, dim=1)
     similarity = (units @ units.T).numpy()
 
-    def across(apart):
-        return similarity[np.ix_(apart, ~apart)].max()
+    def across(half):
+        return similarity[np.ix_(half, ~half)].max()
 
-    others = [
+    candidates = [
         np.array([False, *(bool(k >> i & 1) for i in range(n - 1))]) for k in range(1, 2 ** (n - 1))
     ]
     got = bipartition(similarity)
     assert not got[0]
-    assert across(got) == min(across(apart) for apart in others)
+    assert across(got) == min(across(half) for half in candidates)

@@ -19,9 +19,9 @@ from pomona.testing.task_checks import SURVIVAL
 from problems import a_round, quadratics, tiny
 
 
-def digits(**over):
+def digits(**settings):
     """A scenario of digits with an MLP, and its clients as a method sees them."""
-    scenario = Scenario.prepare(tiny("fedproto", **over))
+    scenario = Scenario.prepare(tiny("fedproto", **settings))
     sizes = tuple(len(c.train) for c in scenario.partition.clients)
     return scenario, LocalTraining(scenario.objective(), (0, 1, 2, 3), Roster(sizes), a_round())
 
@@ -75,21 +75,21 @@ def test_means_are_pooled_by_samples():
     """Three clients of 4, 2 and 6 samples; nobody has the last class, whose mean stays."""
     counts = torch.tensor([[4.0, 0, 0], [1, 1, 0], [0, 6, 0]], dtype=torch.float64)
     means = torch.tensor([[[1.0], [7], [7]], [[6], [2], [7]], [[7], [9], [7]]])
-    before = ClassMeans(torch.full((3, 1), 5.0), torch.tensor([False, True, True]))
+    previous = ClassMeans(torch.full((3, 1), 5.0), torch.tensor([False, True, True]))
     roster = Roster((4, 2, 6))
-    up = {"class_means": means.flatten(1), "class_counts": counts}
-    after = class_means.pooled(before, up, (0, 1, 2), roster)
-    assert_close(after.means, torch.tensor([[10 / 5], [56 / 7], [5.0]]))
-    assert after.known.tolist() == [True, True, True]
-    alike = class_means.pooled(before, up, (0, 1, 2), roster, uniform=True)
+    uplink = {"class_means": means.flatten(1), "class_counts": counts}
+    pooled = class_means.pooled(previous, uplink, (0, 1, 2), roster)
+    assert_close(pooled.means, torch.tensor([[10 / 5], [56 / 7], [5.0]]))
+    assert pooled.known.tolist() == [True, True, True]
+    alike = class_means.pooled(previous, uplink, (0, 1, 2), roster, uniform=True)
     assert_close(alike.means, torch.tensor([[3.5], [5.5], [5.0]]))
 
 
 def test_counts_that_a_client_invents_move_no_more_than_its_samples_do():
     honest = torch.tensor([[2.0, 2], [1, 3]], dtype=torch.float64)
     lie = torch.tensor([[2.0, 2], [1e9, 3e9]], dtype=torch.float64)
-    one, other = (class_means.shares(c, (0, 1), Roster((4, 4))) for c in (honest, lie))
-    assert_close(one, other)
+    p, q = (class_means.shares(c, (0, 1), Roster((4, 4))) for c in (honest, lie))
+    assert_close(p, q)
     limited = class_means.shares(torch.tensor([[1.0], [9.0]]).double(), (0, 1), Roster((1, 9), 0.5))
     assert_close(limited, torch.tensor([[0.5], [0.5]], dtype=torch.float64))
     for bad in ([-1.0, 3.0], [0.0, 0.0]):
@@ -102,14 +102,14 @@ def test_the_pull_has_the_slope_of_its_formula():
     problem, training, W = points(7)
     draw = torch.Generator().manual_seed(2)
     means = torch.randn(3, 4, generator=draw, dtype=torch.float64)
-    known = torch.tensor([1.0, 0, 1], dtype=torch.float64)
-    loss = class_means.attracted(training, means, known, 0.7)
+    available = torch.tensor([1.0, 0, 1], dtype=torch.float64)
+    loss = class_means.attracted(training, means, available, 0.7)
     index = torch.tensor(problem.rows[0][:5])
 
     def value(w):
         z, y = problem._forward(w, index)[1], problem.y[index]
-        apart = sum(((z[j] - means[k]) ** 2).sum() for j, k in enumerate(y) if known[k])
-        return problem.gradient(w.unsqueeze(0), [index])[0][0] + 0.7 * apart / (5 * 4)
+        distance = sum(((z[j] - means[k]) ** 2).sum() for j, k in enumerate(y) if available[k])
+        return problem.gradient(w.unsqueeze(0), [index])[0][0] + 0.7 * distance / (5 * 4)
 
     losses, G = problem.gradient(W, [index], [loss(index)])
     assert_close(losses[0], value(W[0]))
@@ -125,14 +125,14 @@ def test_sgd_with_losses_moves_one_part_only():
     problem, training, W = points(4, 6)
     round_ = a_round(epochs=3, batch_size=2, momentum=0.5, weight_decay=0.1)
     plain = [lambda _: lambda outputs, targets, z: problem.criterion(outputs, targets).mean()] * 2
-    for part in problem.layers:
-        one = sgd(training, W.clone(), round_, losses=plain, columns=part)
-        other = sgd(training, W.clone(), round_, columns=part)
-        assert torch.equal(one, other)
-        rest = torch.ones(problem.size, dtype=torch.bool)
-        rest[part] = False
-        assert torch.equal(one[:, rest], W[:, rest])
-        assert not torch.equal(one[:, part], W[:, part])
+    for columns in problem.layers:
+        with_losses = sgd(training, W.clone(), round_, losses=plain, columns=columns)
+        expected = sgd(training, W.clone(), round_, columns=columns)
+        assert torch.equal(with_losses, expected)
+        untrained = torch.ones(problem.size, dtype=torch.bool)
+        untrained[columns] = False
+        assert torch.equal(with_losses[:, untrained], W[:, untrained])
+        assert not torch.equal(with_losses[:, columns], W[:, columns])
 
 
 def test_the_points_hessian_is_the_slope_of_their_gradient():

@@ -57,7 +57,7 @@ MASKS = [
     ("partialfed", {"rule": "lower-shared"}),
 ]
 RUNS = {check.__name__ for check in TASK_CHECKS}
-LONG = {
+LONG_CHECKS = {
     "a_client_reads_only_rows_that_it_was_sent",
     "clients_of_one_class_and_partial_participation_work",
     "the_loss_falls_towards_the_known_optimum",
@@ -72,12 +72,12 @@ runs.
 """
 
 
-def named(name, settings):
+def label(name, settings):
     return name + "".join(f" {k}={v}" for k, v in settings.items())
 
 
 every_method = pytest.mark.parametrize(
-    ("name", "settings"), TABLE, ids=[named(*case) for case in TABLE]
+    ("name", "settings"), TABLE, ids=[label(*case) for case in TABLE]
 )
 
 
@@ -85,13 +85,13 @@ def method(name, settings):
     return METHODS[name](**settings).method()
 
 
-def checks(table, of=lambda check: True):
+def checks(table, selects=lambda check: True):
     """The checks of all methods in a table."""
     return [
-        pytest.param(check, id=f"{named(name, settings)}: {check}", marks=marks(name, str(check)))
+        pytest.param(check, id=f"{label(name, settings)}: {check}", marks=marks(name, str(check)))
         for name, settings in table
         for check in conformance(METHODS[name](**settings))
-        if of(check)
+        if selects(check)
     ]
 
 
@@ -99,10 +99,10 @@ def marks(name, check):
     """The gate runs the short checks of a method of each kind, and draws of all others; what runs on
     a task is left to slow tests but once a kind.
     """
-    kind = name in KINDS_OF_METHOD
-    if kind and check not in RUNS | LONG:
+    representative = name in KINDS_OF_METHOD
+    if representative and check not in RUNS | LONG_CHECKS:
         return []
-    slow = not kind if check in RUNS else check in LONG and name in SHARED_HALVES
+    slow = not representative if check in RUNS else check in LONG_CHECKS and name in SHARED_HALVES
     return [pytest.mark.long, *[pytest.mark.slow] * slow]
 
 

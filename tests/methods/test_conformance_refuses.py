@@ -19,10 +19,10 @@ FEDAVG = METHODS["fedavg"]().method()
 class Settings:
     """Settings of a method that is given."""
 
-    given: base.Method
+    chosen: base.Method
 
     def method(self):
-        return self.given
+        return self.chosen
 
 
 def fails(name, method, error=AssertionError):
@@ -38,7 +38,7 @@ def server(**halves):
 
 def aggregating(change):
     mean = fedavg.server().aggregate
-    return server(aggregate=lambda *given: change(mean(*given)))
+    return server(aggregate=lambda *arguments: change(mean(*arguments)))
 
 
 def observing(model):
@@ -52,32 +52,32 @@ def observing(model):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda w: w.float(), r"round 1 changed the form of a state: server from .*64.* to .*32"),
         (lambda w: w.clone().requires_grad_(), "server require gradients; keep them detached"),
     ],
 )
-def test_a_state_of_another_form(change, words):
-    assert re.match(words, str(fails("shapes_and_dtypes_are_kept", aggregating(change))))
+def test_a_state_of_another_form(change, message):
+    assert re.match(message, str(fails("shapes_and_dtypes_are_kept", aggregating(change))))
 
 
 def test_a_global_generator_on_the_server():
-    drawn = aggregating(lambda w: w + torch.randn(w.shape, dtype=w.dtype))
-    said = str(fails("another_seed_gives_other_batches", drawn))
-    assert said.startswith("server differ between runs of one seed: draw from the seed")
+    method = aggregating(lambda w: w + torch.randn(w.shape, dtype=w.dtype))
+    message = str(fails("another_seed_gives_other_batches", method))
+    assert message.startswith("server differ between runs of one seed: draw from the seed")
 
 
 @pytest.mark.parametrize("entry", [3.0, base.Rows(torch.zeros(1, 2, 3), torch.zeros(1).long())])
 def test_a_downlink_that_is_no_rows(entry):
-    down = fedavg.server().downlink
-    method = server(downlink=lambda *given: {**down(*given), "extra": entry})
+    downlink = fedavg.server().downlink
+    method = server(downlink=lambda *arguments: {**downlink(*arguments), "extra": entry})
     assert "'extra' of a downlink is not Rows" in str(fails("a_downlink_keeps_its_form", method))
 
 
 def test_a_model_that_the_card_does_not_name():
-    said = str(fails("one_client_alone_works", observing("prototypes")))
-    assert said == "clients observe ['prototypes']: name them in the card's models"
+    message = str(fails("one_client_alone_works", observing("prototypes")))
+    assert message == "clients observe ['prototypes']: name them in the card's models"
 
 
 def test_a_headline_that_nobody_observes():
@@ -96,39 +96,39 @@ def test_features_without_tasks_of_the_card():
 def test_a_client_that_reads_what_its_index_does_not_name():
     apple = METHODS["apple"]().method()
 
-    def down(state, ids, roster, round_):
+    def downlink(state, ids, roster, round_):
         (rows,) = apple.server.downlink(state, ids, roster, round_).values()
         index = rows.index.clone()
         index[:, 0] = torch.tensor(ids)  # whose core came first is not sent
         return {"cores": base.Rows(rows.bank, index)}
 
-    lacking = replace(apple, server=replace(apple.server, downlink=down))
+    faulty = replace(apple, server=replace(apple.server, downlink=downlink))
     assert re.match(
         "round 1: core, dr.* of client 0 depend on rows that its downlink does not name",
-        str(fails("a_client_reads_only_rows_that_it_was_sent", lacking)),
+        str(fails("a_client_reads_only_rows_that_it_was_sent", faulty)),
     )
 
 
-def sending(what):
+def sending(extra):
     """FedAvg whose clients send more than its server expects, or take more gradients."""
-    half = FEDAVG.client
+    client = FEDAVG.client
 
     def train(state, received, training, round_):
-        state, uplink, info = half.train(state, received, training, round_)
-        if what == "gradients":
+        state, uplink, info = client.train(state, received, training, round_)
+        if extra == "gradients":
             for batch, w in training.steps(round_.passes, uplink["model"].clone()):
                 training.gradient(w, batch)
             return state, uplink, info
-        return state, {**uplink, what: torch.zeros(len(uplink["model"]), 1)}, info
+        return state, {**uplink, extra: torch.zeros(len(uplink["model"]), 1)}, info
 
-    return replace(FEDAVG, client=replace(half, train=train))
+    return replace(FEDAVG, client=replace(client, train=train))
 
 
 def test_an_uplink_that_the_card_does_not_tell_of():
-    said = fails("the_card_says_what_an_uplink_tells_beside_models", sending("size"))
-    assert str(said) == "an uplink has ['size'] besides models, the card declares []"
+    fault = fails("the_card_says_what_an_uplink_tells_beside_models", sending("size"))
+    assert str(fault) == "an uplink has ['size'] besides models, the card declares []"
 
 
 def test_gradients_that_the_card_does_not_count():
-    said = str(fails("the_card_says_how_many_gradients_a_round_takes", sending("gradients")))
-    assert said.endswith("in privacy.gradients, such as base.Gradients(per_batch=2)")
+    message = str(fails("the_card_says_how_many_gradients_a_round_takes", sending("gradients")))
+    assert message.endswith("in privacy.gradients, such as base.Gradients(per_batch=2)")

@@ -29,15 +29,15 @@ def mean_distance(features):
     return sum(pairs) / len(pairs)
 
 
-def held_to(plain, model, common, client, number):
+def regularised_round(plain, model, common, client, number):
     """A round of one client's model, held to a fixed one by weights and by features."""
     steps = plain.sgd(model.parameters())
     width = mean_distance(common[:-1](plain.x[plain.own[client]]).detach())
     for x, y in plain.batches(client, number):
         pairs = zip(model.parameters(), common.parameters(), strict=True)
-        near = sum(((a - b.detach()) ** 2).sum() for a, b in pairs)
+        distance = sum(((a - b.detach()) ** 2).sum() for a, b in pairs)
         z, fixed = model[:-1](x), common[:-1](x).detach()
-        loss = cross_entropy(model[-1](z), y) + 0.5 / 2 * near + 0.2 * mmd(z, fixed, width)
+        loss = cross_entropy(model[-1](z), y) + 0.5 / 2 * distance + 0.2 * mmd(z, fixed, width)
         steps.zero_grad()
         loss.backward()
         steps.step()
@@ -53,7 +53,7 @@ def test_two_rounds_are_those_of_plain_pytorch(name):
         common = deepcopy(models[0])
         common.load_state_dict(averaged(shared, p))
         for i, model in enumerate(models):
-            held_to(plain, model, common, i, number)
+            regularised_round(plain, model, common, i, number)
             if name == "mr-mtl":
                 shared[i].load_state_dict(model.state_dict())
                 continue

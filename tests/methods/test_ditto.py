@@ -34,12 +34,12 @@ def test_two_rounds_by_hand():
 
 def test_without_the_pull_the_personal_model_is_separate_to_the_bit():
     problem = quadratics(3, samples=4)
-    run, alone = Federation(ditto(0.0), problem), Federation(Separate().method(), problem)
+    run, separate = Federation(ditto(0.0), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
+        separate.round(a_round(number, **PASSES))
         for i in range(3):
-            assert torch.equal(run.state(i), alone.state(i))
+            assert torch.equal(run.state(i), separate.state(i))
 
 
 @pytest.mark.parametrize("method", [ditto(0.0), ditto(3.0), ditto(1.0, personal_epochs=1)])
@@ -65,8 +65,8 @@ def test_it_converges_to_a_point_between_the_own_and_the_global_optimum(weight):
         run.round(a_round(number, lr=0.2))
     w = problem.targets.mean(0)
     for i in range(3):
-        own = problem.targets[2 * i : 2 * i + 2].mean(0)
-        assert_close(run.model(i, "personal", "trained"), (own + weight * w) / (1 + weight))
+        optimum = problem.targets[2 * i : 2 * i + 2].mean(0)
+        assert_close(run.model(i, "personal", "trained"), (optimum + weight * w) / (1 + weight))
 
 
 @pytest.mark.parametrize("weight", [1e2, 1e6])
@@ -83,14 +83,16 @@ def test_a_heavy_pull_holds_the_personal_model_at_the_received_one(weight):
 
 def test_personal_epochs_are_the_personal_models_alone():
     problem = quadratics(2, samples=3)
-    none, few, same = (Federation(ditto(1.0, personal_epochs=e), problem) for e in (0, 2, None))
-    long = Federation(ditto(1.0), problem)
-    for run, epochs in ((none, 2), (few, 1), (same, 1), (long, 2)):
+    untrained, two_epochs, unset = (
+        Federation(ditto(1.0, personal_epochs=e), problem) for e in (0, 2, None)
+    )
+    expected = Federation(ditto(1.0), problem)
+    for run, epochs in ((untrained, 2), (two_epochs, 1), (unset, 1), (expected, 2)):
         run.round(a_round(**{**PASSES, "epochs": epochs}))
-    assert torch.equal(none.state(0)[0], none.initial())
-    assert torch.equal(few.state(0), long.state(0))
-    assert not torch.equal(few.state(0), same.state(0))
-    assert torch.equal(few.server, same.server)
+    assert torch.equal(untrained.state(0)[0], untrained.initial())
+    assert torch.equal(two_epochs.state(0), expected.state(0))
+    assert not torch.equal(two_epochs.state(0), unset.state(0))
+    assert torch.equal(two_epochs.server, unset.server)
 
 
 def test_the_key_is_lambda_in_and_out():

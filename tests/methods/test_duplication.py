@@ -34,14 +34,14 @@ def code_lines(path):
 
 
 def test_the_folder_repeats_itself_hardly_anywhere():
-    places, total = defaultdict(set), 0
+    positions, total = defaultdict(set), 0
     for path in Path(pomona.methods.__file__).parent.rglob("*.py"):
         lines = code_lines(path)
         total += len(lines)
-        for start in range(len(lines) - WINDOW + 1):
-            places[tuple(lines[start : start + WINDOW])].add((path.name, start))
+        for line in range(len(lines) - WINDOW + 1):
+            positions[tuple(lines[line : line + WINDOW])].add((path.name, line))
     repeated = {
-        (f, s + k) for at in places.values() if len(at) > 1 for f, s in at for k in range(WINDOW)
+        (f, s + k) for e in positions.values() if len(e) > 1 for f, s in e for k in range(WINDOW)
     }
     assert total > 1000
     assert len(repeated) < 0.03 * total, sorted(repeated)

@@ -17,8 +17,8 @@ from pomona.objective.training import LocalTraining
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
-def state_with(run, client, **over):
-    run.set_state(client, replace(run.state(client), **over))
+def state_with(run, client, **fields):
+    run.set_state(client, replace(run.state(client), **fields))
 
 
 def info(run, client, name):
@@ -62,13 +62,13 @@ def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
 def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
     ala = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem)
-    alone = Federation(Separate().method(), problem)
+    separate = Federation(Separate().method(), problem)
     for i in range(3):
         state_with(ala, i, weights=torch.zeros_like(ala.state(i).weights))
     for number in range(1, 5):
         ala.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
-    assert all(torch.equal(ala.state(i).last, alone.state(i)) for i in range(3))
+        separate.round(a_round(number, **PASSES))
+    assert all(torch.equal(ala.state(i).last, separate.state(i)) for i in range(3))
 
 
 @settings(max_examples=20)
@@ -166,10 +166,10 @@ def test_one_client_begins_while_another_has_its_later_epochs():
 
 def test_without_adaptation_the_initial_weights_are_reused():
     run = trained(FedALA(round_epochs=0, weight_lr=0.5), quadratics(3), 2, lr=0.1)
-    kept = [run.state(i).weights.clone() for i in range(3)]
+    initial = [run.state(i).weights.clone() for i in range(3)]
     run.round(a_round(3))
-    assert all(torch.equal(run.state(i).weights, kept[i]) for i in range(3))
-    assert any((weights < 1).any() for weights in kept)
+    assert all(torch.equal(run.state(i).weights, initial[i]) for i in range(3))
+    assert any((weights < 1).any() for weights in initial)
 
 
 def test_before_its_start_round_it_is_fedavg():
@@ -212,9 +212,9 @@ def test_lower_layers_are_the_received_ones_and_learning_lowers_the_loss():
     run.round(a_round(2, lr=0.5))
     losses = []
     for i in range(4):
-        start = run.model(i, "personal", "received")
-        assert torch.equal(start[:-1], w[:-1])
-        losses.append([float(problem.losses(m, i, "train").mean()) for m in (start, w)])
+        mixture = run.model(i, "personal", "received")
+        assert torch.equal(mixture[:-1], w[:-1])
+        losses.append([float(problem.losses(m, i, "train").mean()) for m in (mixture, w)])
     assert all(adapted <= received for adapted, received in losses)
     assert any(adapted < received for adapted, received in losses)
 
@@ -239,11 +239,11 @@ def test_the_proximal_centre_stays_the_received_model():
     F(v) = (v - 1)^2 / 2, mu = 2, lr .1: v <- 3 - .1 ((3 - 1) + 2 (3 - 6)) = 3.4.
     """
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
-    half = adaptive(fedavg.client(mu=2.0), ALA(weight_lr=0.0))
-    run = Federation(Method(fedavg.server(), half, FedALA().method().card), problem)
+    client = adaptive(fedavg.client(mu=2.0), ALA(weight_lr=0.0))
+    run = Federation(Method(fedavg.server(), client, FedALA().method().card), problem)
     run.server = torch.tensor([6.0], dtype=torch.float64)
-    full = {"last": 2.0, "weights": 0.25}
-    state_with(run, 0, **{k: torch.full((1, 1), v, dtype=torch.float64) for k, v in full.items()})
+    fields = {"last": 2.0, "weights": 0.25}
+    state_with(run, 0, **{k: torch.full((1, 1), v, dtype=torch.float64) for k, v in fields.items()})
     run.round(a_round(1, lr=0.1))
     assert run.model(0, "personal", "received").item() == pytest.approx(3.0)
     assert run.model(0, "global", "received").item() == pytest.approx(6.0)
@@ -251,21 +251,21 @@ def test_the_proximal_centre_stays_the_received_model():
 
 
 def test_the_weights_learn_on_their_share_of_the_samples():
-    seen = []
+    batches = []
 
     class Watched(Quadratics):
-        def gradient(self, W, indices, *args, **more):
-            seen.append(indices[0])
-            return super().gradient(W, indices, *args, **more)
+        def gradient(self, W, indices, *args, **keywords):
+            batches.append(indices[0])
+            return super().gradient(W, indices, *args, **keywords)
 
     plain = quadratics(2, samples=10)
     run = Federation(
         FedALA(sample_share=0.4, stage_epochs=3).method(), Watched(plain.targets, plain.rows)
     )
     run.round(a_round(1))
-    seen.clear()
+    batches.clear()
     run.round(a_round(2), ids=(1,))
-    stage, training = seen[:3], seen[3:]
+    stage, training = batches[:3], batches[3:]
     assert [len(i) for i in stage] == [4, 4, 4]
     assert len({tuple(sorted(i.tolist())) for i in stage}) == 1
     assert set(stage[0].tolist()) < set(range(10, 20))

@@ -40,28 +40,28 @@ def clouds(run):
     return rows.bank[rows.index]
 
 
-def attention(kind, t):
+def attention(function, t):
     """A(t) of definition 1, as the papers print it; l = 0.3, a = 3.7, g = 4, sigma = 2."""
     knee, a, g = 0.3, 3.7, 4.0
-    if kind == "exponential":
+    if function == "exponential":
         return 1 - math.exp(-t / 2)
-    if kind == "scad":
+    if function == "scad":
         middle = (2 * a * knee * t - t * t - knee * knee) / (2 * (a - 1))
         return knee * t if t <= knee else middle if t <= a * knee else (a + 1) * knee**2 / 2
     return knee * t - t * t / (2 * g) if t <= g * knee else g * knee**2 / 2
 
 
-def of_kind(kind, **over):
+def with_attention(function, **settings):
     shape = {"sigma": 2.0, "scad_lambda": 0.3, "scad_a": 3.7, "mcp_lambda": 0.3, "mcp_gamma": 4.0}
-    return FedAMP(attention=kind, **shape, **over)
+    return FedAMP(attention=function, **shape, **settings)
 
 
-@pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
+@pytest.mark.parametrize("function", ["exponential", "scad", "mcp"])
 @given(t=st.floats(1e-3, 5))
-def test_the_slope_is_the_derivative_of_the_attention_function(kind, t):
+def test_the_slope_is_the_derivative_of_the_attention_function(function, t):
     h = 1e-6
-    difference = (attention(kind, t + h) - attention(kind, t - h)) / (2 * h)
-    got = slope(of_kind(kind), torch.tensor([t], dtype=torch.float64))
+    difference = (attention(function, t + h) - attention(function, t - h)) / (2 * h)
+    got = slope(with_attention(function), torch.tensor([t], dtype=torch.float64))
     assert float(got) == pytest.approx(difference, abs=1e-5)
 
 
@@ -84,22 +84,22 @@ def test_a_local_step_by_hand():
     u.
     """
     problem = quadratics(2, samples=1, d=3)
-    for start in ("own", "cloud"):
-        run = Federation(FedAMP(lambda_=3.0, alpha=1.5, sigma=4.0, start=start).method(), problem)
+    for choice in ("own", "cloud"):
+        run = Federation(FedAMP(lambda_=3.0, alpha=1.5, sigma=4.0, start=choice).method(), problem)
         run.server = random(2, 3)
         for i in range(2):
             run.set_state(i, run.server[i : i + 1].clone())
-        before, u = run.server.clone(), clouds(run)
+        models, u = run.server.clone(), clouds(run)
         run.round(a_round(lr=0.1))
-        w = before if start == "own" else u
+        w = models if choice == "own" else u
         assert_close(run.server, w - 0.1 * (w - problem.targets + 2 * (w - u)))
         assert_close(run.model(1, "personal", "trained"), run.server[1])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
+@pytest.mark.parametrize("name", ["exponential", "scad", "mcp"])
 @pytest.mark.parametrize(("gradient", "share"), [("exact", 1.0), ("printed", 0.5)])
-def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
+def test_it_converges_to_a_minimiser_of_equation_1(name, gradient, share):
     """G(W) = sum_i F_i(w_i) + share lambda sum_{i<j} A, minimised numerically from where FedAMP
     ends; share 1 when exact.
 
@@ -108,7 +108,7 @@ def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
     """
     problem, lam, N = quadratics(3, samples=1, d=2, seed=4), 0.3, 3
     problem.targets.mul_(0.4)
-    settings = of_kind(kind, lambda_=lam, alpha=0.2, gradient=gradient, start="cloud")
+    settings = with_attention(name, lambda_=lam, alpha=0.2, gradient=gradient, start="cloud")
     run = trained(settings, problem, 60, epochs=20, lr=0.3)
     assert float(downlink(run)["coupling"].bank.max()) < 1
 
@@ -116,7 +116,7 @@ def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
         W = torch.from_numpy(flat).view(N, 2)
         fit = sum(float(problem.losses(W[i], i, "train").mean()) for i in range(N))
         pairs = sum(
-            attention(kind, float(((W[i] - W[j]) ** 2).sum())) for i in range(N) for j in range(i)
+            attention(name, float(((W[i] - W[j]) ** 2).sum())) for i in range(N) for j in range(i)
         )
         return fit + share * lam * pairs
 
@@ -130,14 +130,14 @@ def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
 def test_without_lambda_and_from_the_own_model_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
     amp = Federation(FedAMP(lambda_=0.0).method(), problem)
-    alone = Federation(Separate().method(), problem)
+    separate = Federation(Separate().method(), problem)
     coupled = Federation(FedAMP().method(), problem)
     for number in (1, 2, 3):
-        for run in (amp, alone, coupled):
+        for run in (amp, separate, coupled):
             run.round(a_round(number, **ROUGH))
     for i in range(3):
         mine = amp.model(i, "personal", "trained")
-        assert torch.equal(mine, alone.model(i, "personal", "trained"))
+        assert torch.equal(mine, separate.model(i, "personal", "trained"))
         assert not torch.allclose(mine, coupled.model(i, "personal", "trained"))
 
 
@@ -182,12 +182,12 @@ def test_cosine_weights_by_hand():
 
 
 @given(st.integers(1, 7), st.sampled_from([0.0, 1.0, 1e4, 1e30]), st.floats(0, 1))
-def test_heuristic_rows_are_convex_combinations_at_any_scale(N, sigma, own):
+def test_heuristic_rows_are_convex_combinations_at_any_scale(N, sigma, own_weight):
     shares = cosine_shares(random(N, 3, seed=N), sigma)
-    xi, _ = convex_weights((1 - own) * shares)
+    xi, _ = convex_weights((1 - own_weight) * shares)
     assert_close(xi.sum(1), torch.ones(N, dtype=torch.float64))
     assert bool((xi >= 0).all())
-    assert_close(xi.diagonal(), torch.full((N,), own if N > 1 else 1.0, dtype=torch.float64))
+    assert_close(xi.diagonal(), torch.full((N,), own_weight if N > 1 else 1.0, dtype=torch.float64))
 
 
 @given(st.integers(1, 7), st.floats(0, 50))
@@ -198,9 +198,9 @@ def test_fedamp_rows_are_convex_combinations_also_beyond_the_bound(N, alpha):
     assert_close(xi.sum(1), torch.ones(N, dtype=torch.float64))
     assert bool((xi >= 0).all())
     for i in range(N):
-        asked = sum(float(messages[i, j]) for j in range(N) if j != i)
-        assert float(coupling[i]) == pytest.approx(asked, abs=1e-12)
-        assert float(xi[i, i]) == pytest.approx(max(1 - asked, 0.0), abs=1e-9)
+        total = sum(float(messages[i, j]) for j in range(N) if j != i)
+        assert float(coupling[i]) == pytest.approx(total, abs=1e-12)
+        assert float(xi[i, i]) == pytest.approx(max(1 - total, 0.0), abs=1e-9)
     if float(coupling.max()) <= 1:
         assert_close(xi, xi.T)
 
@@ -209,10 +209,10 @@ def test_squared_distances_are_exact_far_from_the_origin():
     """Single precision, |w|^2 about 1e9: the textbook Gram formula would lose every digit of
     distances about 1.
     """
-    near = random(4, 6).float()
+    points = random(4, 6).float()
     assert_close(
-        distances(near + 2e4),
-        torch.cdist((near + 2e4).double(), (near + 2e4).double()).float() ** 2,
+        distances(points + 2e4),
+        torch.cdist((points + 2e4).double(), (points + 2e4).double()).float() ** 2,
     )
 
 
@@ -248,32 +248,32 @@ def test_absent_clients_count_with_the_model_they_sent_last_and_stay_as_they_are
     assert_close(got, xi[[0, 2]])
 
 
-@pytest.mark.parametrize("kind", [FedAMP, HeurFedAMP])
-def test_lambda_is_a_key_like_any_other(kind):
+@pytest.mark.parametrize("settings_type", [FedAMP, HeurFedAMP])
+def test_lambda_is_a_key_like_any_other(settings_type):
     """Read and written under the paper's name, also inside another record; misspelt it is
     refused.
     """
-    name = kind().name
-    settings = kind.model_validate({"name": name, "lambda": 0.25})
-    assert settings == kind(lambda_=0.25)
+    name = settings_type().name
+    settings = settings_type.model_validate({"name": name, "lambda": 0.25})
+    assert settings == settings_type(lambda_=0.25)
     assert json.loads(settings.model_dump_json())["lambda"] == 0.25
-    nested = TypeAdapter(dict[str, kind])
+    nested = TypeAdapter(dict[str, settings_type])
     assert nested.validate_python(nested.dump_python({"method": settings})) == {"method": settings}
-    for wrong in ({"lamda": 0.25}, {"lambda": 1.0, "lambda_": 2.0}, {"lambda": -1.0}):
+    for invalid in ({"lamda": 0.25}, {"lambda": 1.0, "lambda_": 2.0}, {"lambda": -1.0}):
         with pytest.raises(ValidationError):
-            kind.model_validate({"name": name, **wrong})
+            settings_type.model_validate({"name": name, **invalid})
 
 
-@pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
+@pytest.mark.parametrize("function", ["exponential", "scad", "mcp"])
 @pytest.mark.parametrize("gradient", ["printed", "exact"])
 @given(N=st.integers(1, 300), spread=st.floats(0, 3))
 def test_the_default_step_keeps_cloud_models_convex_at_any_number_of_clients(
-    kind, gradient, N, spread
+    function, gradient, N, spread
 ):
     """A' <= A'(0), so N messages of alpha A' weigh at most N alpha A'(0) = 1; the own model keeps 1
     / N at the least.
     """
-    settings = FedAMP(attention=kind, gradient=gradient)
+    settings = FedAMP(attention=function, gradient=gradient)
     W = random(N, 2, seed=N) * spread
     alpha = step(settings, a_round(), N)
     assert 0 < alpha <= 1
@@ -302,19 +302,19 @@ def test_both_halves_take_the_same_step():
     run.server = random(4, 3)
     for i in range(4):
         run.set_state(i, run.server[i : i + 1].clone())
-    before, u = run.server.clone(), clouds(run)
+    models, u = run.server.clone(), clouds(run)
     run.round(a_round(lr=0.1))
-    assert_close(run.server, before - 0.1 * (before - problem.targets + 2 * (before - u)))
+    assert_close(run.server, models - 0.1 * (models - problem.targets + 2 * (models - u)))
 
 
-@pytest.mark.parametrize(("alpha", "said"), [(None, False), (0.1, False), (1.0, True)])
-def test_a_run_that_left_the_definition_says_so(alpha, said):
+@pytest.mark.parametrize(("alpha", "has_remark"), [(None, False), (0.1, False), (1.0, True)])
+def test_a_run_that_left_the_definition_says_so(alpha, has_remark):
     """At sigma = 1 three equal models have the coupling 2 alpha; the default alpha is 1/3, and 2/3
     is convex.
     """
     run = Federation(FedAMP(sigma=1.0, alpha=alpha).method(), quadratics(3))
     remark = run.method.server.closing(run.server, run.roster, a_round())
-    assert (remark is not None) == said
+    assert (remark is not None) == has_remark
     if remark:
         assert "3 of 3 clients" in remark
         assert "is 2 in the middle" in remark

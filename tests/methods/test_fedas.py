@@ -62,14 +62,14 @@ def test_without_alignment_and_by_samples_it_is_fedper_to_the_bit():
     runs = [pomona.run(tiny(*case)) for case in (("fedas", ours), ("fedper",))]
     curves = [[e.loss for e in run.curve("personal", "received")] for run in runs]
     assert curves[0] == curves[1]
-    own, per = (Federation(s.method(), problem) for s in (FedAS(**ours), FedPer()))
+    fedas, per = (Federation(s.method(), problem) for s in (FedAS(**ours), FedPer()))
     for number in (1, 2, 3):
-        own.round(a_round(number, **PASSES))
+        fedas.round(a_round(number, **PASSES))
         per.round(a_round(number, **PASSES))
         for i in range(3):
             for when in ("received", "trained"):
-                assert torch.equal(own.model(i, "personal", when), per.model(i, "personal", when))
-    assert torch.equal(own.server, per.server)
+                assert torch.equal(fedas.model(i, "personal", when), per.model(i, "personal", when))
+    assert torch.equal(fedas.server, per.server)
 
 
 def test_the_alignment_has_the_slope_of_its_formula():
@@ -82,8 +82,8 @@ def test_the_alignment_has_the_slope_of_its_formula():
 
     def value(w):
         z = problem._forward(w, index)[1]
-        parts = [((z[problem.y[index] == k] - P[k]) ** 2).mean() for k in range(3)]
-        return torch.stack(parts).sum()
+        distances = [((z[problem.y[index] == k] - P[k]) ** 2).mean() for k in range(3)]
+        return torch.stack(distances).sum()
 
     losses, G = problem.gradient(w.unsqueeze(0), [index], [aligned(training, P)(index)])
     assert_close(losses[0], value(w))
@@ -97,25 +97,25 @@ def test_the_alignment_has_the_slope_of_its_formula():
 def test_clients_count_by_their_traces_of_any_size():
     p = torch.tensor([0.25, 0.75], dtype=torch.float64)
     for unit in (1e-200, 1.0, 1e200):
-        up = {"fisher": unit * torch.tensor([[3.0], [1.0]], dtype=torch.float64)}
-        assert_close(p * ratios(p, up, p, a_round()), p.new_tensor([0.75, 0.25]))
-    none = {"fisher": torch.zeros(2, 1, dtype=torch.float64)}
-    assert_close(p * ratios(p, none, p, a_round()), p.new_tensor([0.5, 0.5]))
+        uplink = {"fisher": unit * torch.tensor([[3.0], [1.0]], dtype=torch.float64)}
+        assert_close(p * ratios(p, uplink, p, a_round()), p.new_tensor([0.75, 0.25]))
+    untraced = {"fisher": torch.zeros(2, 1, dtype=torch.float64)}
+    assert_close(p * ratios(p, untraced, p, a_round()), p.new_tensor([0.5, 0.5]))
 
 
 def test_the_alignment_brings_the_received_body_nearer_to_the_clients_own():
     """After a round whose training rests: features under the new body, and the means of the last."""
-    problem, apart = class_points(6, 6), []
+    problem, distances = class_points(6, 6), []
     for rate in (1e-9, 0.05):
         run = Federation(FedAS(alignment_lr=rate, alignment_epochs=5).method(), problem)
         run.round(a_round(1, epochs=20, lr=0.05))
-        before = run.state(0).body.clone()
+        body_before = run.state(0).body.clone()
         run.round(a_round(2, epochs=1, lr=1e-12))
         means = [
             problem.features(torch.cat([b, run.state(0).head], 1)[0], 0, "train")
-            for b in (before, run.state(0).body)
+            for b in (body_before, run.state(0).body)
         ]
         y = problem.y[problem.rows[0]]
-        own = torch.stack([means[0][y == k].mean(0) for k in range(3)])
-        apart.append(float((means[1] - own[y]).square().mean()))
-    assert apart[1] < apart[0]
+        class_means = torch.stack([means[0][y == k].mean(0) for k in range(3)])
+        distances.append(float((means[1] - class_means[y]).square().mean()))
+    assert distances[1] < distances[0]

@@ -19,12 +19,12 @@ from problems import PASSES, Federation, Quadratics, a_round, quadratics, traine
 )
 def test_no_fine_tuning_is_the_plain_method_to_the_bit(tuned, plain):
     problem = quadratics(3, samples=5)
-    one, two = Federation(tuned.method(), problem), Federation(plain.method(), problem)
+    a, b = Federation(tuned.method(), problem), Federation(plain.method(), problem)
     for number in (1, 2, 3):
-        one.round(a_round(number, **PASSES))
-        two.round(a_round(number, **PASSES))
-        assert torch.equal(one.server, two.server)
-        assert torch.equal(one.model(1, "personal", "received"), two.model(1, "global", "received"))
+        a.round(a_round(number, **PASSES))
+        b.round(a_round(number, **PASSES))
+        assert torch.equal(a.server, b.server)
+        assert torch.equal(a.model(1, "personal", "received"), b.model(1, "global", "received"))
 
 
 def test_without_a_proximal_term_both_are_one():

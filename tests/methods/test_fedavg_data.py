@@ -18,25 +18,25 @@ from problems import tiny
 
 pytestmark = pytest.mark.long
 
-NONE = np.empty(0, dtype=np.int64)
+EMPTY = np.empty(0, dtype=np.int64)
 
 
 def two_clients():
     """Client 0 holds twelve samples of class 0, client 1 four of class 1 and four of class 2."""
     labels = np.array([0] * 12 + [1] * 4 + [2] * 4)
-    rows = (ClientRows(np.arange(12), NONE, NONE), ClientRows(np.arange(12, 20), NONE, NONE))
+    rows = (ClientRows(np.arange(12), EMPTY, EMPTY), ClientRows(np.arange(12, 20), EMPTY, EMPTY))
     return Partition(rows, {}), labels
 
 
 def test_the_shared_set_is_balanced_and_everybodys():
     """beta = .3 of 20 samples: six, two of each class."""
     partition, labels = two_clients()
-    made = FedAvgData(shared_share=0.3).divide(partition, labels, seed=0)
-    shared = np.intersect1d(made.clients[0].train, made.clients[1].train)
+    new = FedAvgData(shared_share=0.3).divide(partition, labels, seed=0)
+    shared = np.intersect1d(new.clients[0].train, new.clients[1].train)
     assert np.bincount(labels[shared]).tolist() == [2, 2, 2]
-    assert len(made.clients[0].train) == 12 + 4
-    assert len(made.clients[1].train) == 8 + 2
-    assert np.array_equal(np.union1d(made.clients[0].train, made.clients[1].train), np.arange(20))
+    assert len(new.clients[0].train) == 12 + 4
+    assert len(new.clients[1].train) == 8 + 2
+    assert np.array_equal(np.union1d(new.clients[0].train, new.clients[1].train), np.arange(20))
 
 
 def test_a_share_of_every_client_where_it_comes_from_clients():
@@ -51,15 +51,15 @@ def test_balance_is_as_even_as_the_pool_allows(labels, size):
     labels = np.array(labels, dtype=np.int64)
     picked = balanced(np.arange(len(labels)), labels, min(size, len(labels)), stream(0, "t"))
     assert len(np.unique(picked)) == len(picked) == min(size, len(labels))
-    taken = np.bincount(labels[picked], minlength=5)
-    there = np.bincount(labels, minlength=5)
-    assert all(taken[c] == there[c] or taken[c] >= taken.max() - 1 for c in range(5))
+    counts = np.bincount(labels[picked], minlength=5)
+    available = np.bincount(labels, minlength=5)
+    assert all(counts[c] == available[c] or counts[c] >= counts.max() - 1 for c in range(5))
 
 
 def test_nothing_shared_is_fedavg():
-    one, two = pomona.run(tiny("fedavg-data", {"shared_share": 0.0})), pomona.run(tiny("fedavg"))
-    assert one.evaluations == two.evaluations
-    assert one.about["shared_samples"] == 0
+    a, b = (pomona.run(tiny("fedavg-data", {"shared_share": 0.0})), pomona.run(tiny("fedavg")))
+    assert a.evaluations == b.evaluations
+    assert a.about["shared_samples"] == 0
 
 
 @pytest.mark.parametrize("source", ["held-out", "clients"])

@@ -12,15 +12,15 @@ from problems import Federation, Quadratics, a_round, quadratics, trained
 
 @pytest.mark.parametrize("decay", [1.0, 1e-3])
 @pytest.mark.parametrize(
-    ("part", "tuned"), [("all", [True, True]), ("head", [False, True]), ("body", [True, False])]
+    ("name", "tuned"), [("all", [True, True]), ("head", [False, True]), ("body", [True, False])]
 )
-def test_a_round_by_hand(part, tuned, decay):
+def test_a_round_by_hand(name, tuned, decay):
     """Sizes 1 and 3, a step of .5 halves the distance to the sample, twice of what is fine-tuned;
     the body's is decayed.
     """
     samples = torch.tensor([[8.0, 4.0], *[[-8.0, 2.0]] * 3], dtype=torch.float64)
     run = Federation(
-        FedBABU(finetune=part, finetune_epochs=2).method(), Quadratics(samples, [[0], [1, 2, 3]])
+        FedBABU(finetune=name, finetune_epochs=2).method(), Quadratics(samples, [[0], [1, 2, 3]])
     )
     phi, head = run.initial().tolist()
     step = 0.5 * decay
@@ -67,8 +67,8 @@ def test_with_no_epochs_the_personal_model_is_the_global_one():
 
 def test_how_it_is_fine_tuned_changes_nothing_of_the_federation():
     problem = quadratics(3, samples=5)
-    servers = [trained(FedBABU(finetune=part, finetune_epochs=e), problem).server
-               for part in ("all", "head", "body") for e in (0, 3)]  # fmt: skip
+    servers = [trained(FedBABU(finetune=layers, finetune_epochs=e), problem).server
+               for layers in ("all", "head", "body") for e in (0, 3)]  # fmt: skip
     assert all(torch.equal(server, servers[0]) for server in servers)
 
 
@@ -77,15 +77,15 @@ def test_fine_tuning_the_head_reaches_the_best_head_on_the_body():
     run = Federation(FedBABU(finetune="head", finetune_epochs=300).method(), problem)
     run.round(a_round())
     for i in range(2):
-        own = run.initial().clone()
-        own[-1] = problem.targets[4 * i : 4 * i + 4, -1].mean()
-        assert_close(run.model(i, "personal", "received"), own)
+        expected = run.initial().clone()
+        expected[-1] = problem.targets[4 * i : 4 * i + 4, -1].mean()
+        assert_close(run.model(i, "personal", "received"), expected)
 
 
 def test_only_the_body_travels():
     run = trained(FedBABU(), quadratics(3, d=7), rounds=1)
-    down = run.downlink(a_round(), (0, 2))
-    assert received_bytes(down, (0, 1)) == (6 * 8,) * 2  # six float64 of seven
+    downlink = run.downlink(a_round(), (0, 2))
+    assert received_bytes(downlink, (0, 1)) == (6 * 8,) * 2  # six float64 of seven
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
 
 

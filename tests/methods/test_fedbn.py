@@ -67,10 +67,10 @@ def test_without_normalisation_layers_it_is_fedavg_to_the_bit():
 
 def test_a_network_of_normalisation_alone_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    alone = trained(Separate(), problem)
+    separate = trained(Separate(), problem)
     problem.norms = (slice(0, 2), slice(2, 5))
     run = trained(FedBN(), problem)
-    assert all(torch.equal(run.state(i).kept, alone.state(i)) for i in range(3))
+    assert all(torch.equal(run.state(i).kept, separate.state(i)) for i in range(3))
     assert all(not reply.uplink["model"].nbytes for reply in run.replies)
 
 
@@ -78,8 +78,8 @@ def test_only_what_is_no_norm_travels():
     problem = quadratics(3, d=7)
     problem.norms = NORMS
     run = trained(FedBN(), problem, rounds=1)
-    down = run.downlink(a_round(), (0, 2))
-    assert received_bytes(down, (0, 1)) == (4 * 8,) * 2  # four float64 of seven
+    downlink = run.downlink(a_round(), (0, 2))
+    assert received_bytes(downlink, (0, 1)) == (4 * 8,) * 2  # four float64 of seven
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [4 * 8] * 3
 
 
@@ -87,10 +87,10 @@ def test_each_clients_norms_reach_its_own_optimum_and_the_rest_the_common_one():
     problem = quadratics(3, samples=4)
     problem.norms = NORMS
     run = trained(FedBN(), problem, 249, lr=0.1)
-    own = [problem.targets[4 * i : 4 * i + 4].mean(0) for i in range(3)]
+    optima = [problem.targets[4 * i : 4 * i + 4].mean(0) for i in range(3)]
     assert_close(run.server, problem.targets.mean(0)[[0, 3]], atol=1e-8, rtol=0)
     for i in range(3):
-        assert_close(run.state(i).kept[0], own[i][[1, 2, 4]], atol=1e-8, rtol=0)
+        assert_close(run.state(i).kept[0], optima[i][[1, 2, 4]], atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize("network", ["batch_norm", "layer_norm"])
@@ -108,15 +108,15 @@ def test_a_run_is_partialfeds_with_less_traffic(network):
         assert set(a.bytes_down) == {4 * (1242 - 32)}
         assert set(b.bytes_up) == {4 * 1242}
     for when in ("received", "trained"):
-        for one, other in zip(*(r.curve("personal", when) for r in runs), strict=True):
-            assert_close(one.loss, other.loss, rtol=1e-4, atol=1e-4)
-    own = [runs[0].models[i]["2.weight"] for i in (0, 1)]
-    assert not torch.equal(*own)
+        for e, f in zip(*(r.curve("personal", when) for r in runs), strict=True):
+            assert_close(e.loss, f.loss, rtol=1e-4, atol=1e-4)
+    norms = [runs[0].models[i]["2.weight"] for i in (0, 1)]
+    assert not torch.equal(*norms)
 
 
 def test_a_run_says_that_there_are_no_normalisation_layers():
-    notes, other = Notes(), Notes()
+    notes, quiet = Notes(), Notes()
     pomona.run(tiny("fedbn", rounds=1), callback=notes)
-    pomona.run(tiny("fedbn", model={"name": "fedbn_networks:batch_norm"}, rounds=1), callback=other)
+    pomona.run(tiny("fedbn", model={"name": "fedbn_networks:batch_norm"}, rounds=1), callback=quiet)
     assert [text for text in notes.said if "fedbn is FedAvg here" in text]
-    assert not [text for text in other.said if "fedbn is FedAvg here" in text]
+    assert not [text for text in quiet.said if "fedbn is FedAvg here" in text]

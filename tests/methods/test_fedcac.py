@@ -15,11 +15,11 @@ LAYERS = (slice(0, 4), slice(4, 7), slice(7, 8))
 def test_critical_are_the_most_sensitive_parameters_of_each_layer(tau):
     c = torch.rand(3, 8, generator=torch.Generator().manual_seed(1))
     mask = critical(c, LAYERS, tau)
-    for row, found in zip(c, mask, strict=True):
-        for part in LAYERS:
-            own = row[part]
-            most = sorted(range(len(own)), key=lambda k, own=own: -own[k])[: int(tau * len(own))]
-            assert found[part].nonzero().squeeze(1).tolist() == sorted(most)
+    for row, row_mask in zip(c, mask, strict=True):
+        for layer in LAYERS:
+            v = row[layer]
+            largest = sorted(range(len(v)), key=lambda k, values=v: -values[k])[: int(tau * len(v))]
+            assert row_mask[layer].nonzero().squeeze(1).tolist() == sorted(largest)
 
 
 def test_of_equal_sensitivities_the_first_are_critical():
@@ -59,24 +59,24 @@ def test_the_threshold_rises_from_the_mean_to_the_largest():
     nobody.
     """
     shared = torch.tensor([[1, 0.9, 0.5], [0.9, 1, 0.1], [0.5, 0.1, 1]], dtype=torch.float64)
-    everybody, oneself = torch.ones(3, dtype=torch.bool), torch.eye(3, dtype=torch.bool)
-    near = oneself.clone()
-    near[0, 1] = near[1, 0] = True
-    start = near.clone()
-    start[0, 2] = start[2, 0] = True
-    assert torch.equal(neighbours(shared, everybody, 0.0), start)
-    assert torch.equal(neighbours(shared, everybody, 0.5), near)
-    assert torch.equal(neighbours(shared, everybody, 1.0), near)
-    assert torch.equal(neighbours(shared, everybody, 1.01), oneself)
+    members, oneself = torch.ones(3, dtype=torch.bool), torch.eye(3, dtype=torch.bool)
+    closest = oneself.clone()
+    closest[0, 1] = closest[1, 0] = True
+    at_mean = closest.clone()
+    at_mean[0, 2] = at_mean[2, 0] = True
+    assert torch.equal(neighbours(shared, members, 0.0), at_mean)
+    assert torch.equal(neighbours(shared, members, 0.5), closest)
+    assert torch.equal(neighbours(shared, members, 1.0), closest)
+    assert torch.equal(neighbours(shared, members, 1.01), oneself)
     assert torch.equal(neighbours(shared, torch.tensor([True, False, False]), 0.0), oneself)
 
 
 def test_nothing_critical_is_fedavg_local_to_the_bit():
     problem = uneven(5, 3, 2)
-    one, two = (trained(FedCAC(tau=0.0), problem, 4), trained(FedAvgLocal(), problem, 4))
+    a, b = (trained(FedCAC(tau=0.0), problem, 4), trained(FedAvgLocal(), problem, 4))
     for i in range(3):
-        assert torch.equal(one.model(i, "personal", "received"), two.model(i, "global", "received"))
-        assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
+        assert torch.equal(a.model(i, "personal", "received"), b.model(i, "global", "received"))
+        assert torch.equal(a.model(i, "personal", "trained"), b.model(i, "local", "trained"))
 
 
 @pytest.mark.parametrize("sizes", [(5, 3, 2), (5, 3)])
@@ -87,20 +87,20 @@ def test_everything_critical_is_the_own_model_once_nobody_shares(sizes):
     """
     run = trained(FedCAC(tau=1.0, beta=2), uneven(*sizes), 2)
     for number, shared in ((3, True), (4, False)):
-        before = run.server.models.clone()
+        models = run.server.models.clone()
         run.round(a_round(number, **PASSES))
         for i in run.ids:
             assert_close(
-                run.model(i, "personal", "received"), before.mean(0) if shared else before[i]
+                run.model(i, "personal", "received"), models.mean(0) if shared else models[i]
             )
 
 
 def test_two_clients_share_nothing_critical_past_beta():
     """One pair has one overlap: it is the mean and the largest, whatever the masks."""
     shared = torch.tensor([[1, 0.3], [0.3, 1]], dtype=torch.float64)
-    both = torch.ones(2, dtype=torch.bool)
-    assert neighbours(shared, both, 1.0).all()
-    assert torch.equal(neighbours(shared, both, 1.01), torch.eye(2, dtype=torch.bool))
+    members = torch.ones(2, dtype=torch.bool)
+    assert neighbours(shared, members, 1.0).all()
+    assert torch.equal(neighbours(shared, members, 1.01), torch.eye(2, dtype=torch.bool))
 
 
 def test_a_round_by_hand():
@@ -123,8 +123,8 @@ def test_a_round_by_hand():
     threshold = pairs.mean() + 0.2 * (pairs.max() - pairs.mean())
     run.round(a_round(3, lr=0.3))
     for i in range(4):
-        near = [j for j in range(4) if j == i or shared[i, j] >= threshold]
-        expected = torch.where(masks[i], bank.models[near].mean(0), bank.model)
+        neighbourhood = [j for j in range(4) if j == i or shared[i, j] >= threshold]
+        expected = torch.where(masks[i], bank.models[neighbourhood].mean(0), bank.model)
         assert_close(run.model(i, "personal", "received"), expected)
 
 

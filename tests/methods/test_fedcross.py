@@ -18,13 +18,13 @@ def flat(model):
 
 def partner(models, k, rule, number):
     """Algorithm 1's CoModelSel by loops over pairs."""
-    K, others = len(models), [j for j in range(len(models)) if j != k]
+    K, candidates = len(models), [j for j in range(len(models)) if j != k]
     if rule == "in-order":
         return (k + number % (K - 1) + 1) % K
     cosines = {
-        j: float(torch.cosine_similarity(flat(models[k]), flat(models[j]), 0)) for j in others
+        j: float(torch.cosine_similarity(flat(models[k]), flat(models[j]), 0)) for j in candidates
     }
-    return (min if rule == "lowest" else max)(others, key=cosines.get)
+    return (min if rule == "lowest" else max)(candidates, key=cosines.get)
 
 
 @pytest.mark.long
@@ -46,8 +46,8 @@ def test_three_rounds_are_those_of_plain_pytorch(rule):
             models[k] = {name: t.clone() for name, t in network.state_dict().items()}
         chosen = [partner(models, k, rule, number) for k in range(K)]
         models = [
-            {n: alpha * t + (1 - alpha) * models[c][n] for n, t in own.items()}
-            for own, c in zip(models, chosen, strict=True)
+            {n: alpha * t + (1 - alpha) * models[c][n] for n, t in model.items()}
+            for model, c in zip(models, chosen, strict=True)
         ]
     network.load_state_dict({n: sum(m[n] for m in models) / K for n in models[0]})
     assert_same(plain.run().models[0], network)
@@ -55,8 +55,8 @@ def test_three_rounds_are_those_of_plain_pytorch(rule):
 
 def test_one_model_is_fedavg_to_the_bit():
     problem = uneven(5, 3, 1)
-    one, average = trained(FedCross(models=1), problem, 4), trained(FedAvg(), problem, 4)
-    assert torch.equal(one.server.mean, average.server)
+    cross, average = trained(FedCross(models=1), problem, 4), trained(FedAvg(), problem, 4)
+    assert torch.equal(cross.server.mean, average.server)
 
 
 def test_several_clients_train_a_model_to_their_mean_and_an_idle_one_stays():
@@ -80,10 +80,10 @@ def test_equal_models_are_partners_in_order_of_their_numbers():
 
 def test_every_model_reaches_every_client():
     run = Federation(FedCross().method(), quadratics(4))
-    seen = [set() for _ in range(4)]
+    received = [set() for _ in range(4)]
     for number in range(1, 40):
-        down = run.downlink(a_round(number))
-        assert sorted(down["model"].index.tolist()) == [0, 1, 2, 3]
-        for i, k in enumerate(down["model"].index.tolist()):
-            seen[i].add(k)
-    assert all(own == {0, 1, 2, 3} for own in seen)
+        downlink = run.downlink(a_round(number))
+        assert sorted(downlink["model"].index.tolist()) == [0, 1, 2, 3]
+        for i, k in enumerate(downlink["model"].index.tolist()):
+            received[i].add(k)
+    assert all(numbers == {0, 1, 2, 3} for numbers in received)

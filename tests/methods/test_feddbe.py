@@ -25,7 +25,7 @@ def test_three_rounds_are_those_of_plain_pytorch(mu):
     models, mean = plain.networks(), None
     biases = [torch.zeros(plain.f, requires_grad=True) for _ in range(n)]
     for number in (1, 2, 3):
-        common, each = averaged(models, p), []
+        common, client_means = averaged(models, p), []
         for i, model in enumerate(models):
             model.load_state_dict(common)
             trained = [*model.parameters(), *([biases[i]] if mean is not None else [])]
@@ -36,14 +36,14 @@ def test_three_rounds_are_those_of_plain_pytorch(mu):
                 if mean is None:
                     loss = cross_entropy(model[-1](z), y)
                 else:
-                    held = ((running - mean) ** 2).sum() / plain.f
-                    loss = cross_entropy(model[-1](z + biases[i]), y) + 2.0 / 2 * held
+                    distance = ((running - mean) ** 2).sum() / plain.f
+                    loss = cross_entropy(model[-1](z + biases[i]), y) + 2.0 / 2 * distance
                 steps.zero_grad()
                 loss.backward()
                 steps.step()
-            each.append(running.detach())
+            client_means.append(running.detach())
         if mean is None:
-            mean = sum(w * m for w, m in zip(p, each, strict=True))
+            mean = sum(w * m for w, m in zip(p, client_means, strict=True))
     result = plain.run()
     for i, b in enumerate(biases):  # the headline model is what comes after the last round
         personal = plain.networks()[0]
@@ -79,9 +79,9 @@ def test_the_first_round_is_fedavgs_and_measures_the_mean_that_stays():
     assert not any(dbe.state(i).bias.any() for i in (0, 1))
     means = [reply.uplink["mean_feature"] for reply in dbe.replies]
     assert_close(dbe.server.mean, 0.4 * means[0] + 0.6 * means[1])
-    kept = dbe.server.mean.clone()
+    mean = dbe.server.mean.clone()
     dbe.round(a_round(2, **PASSES))
-    assert torch.equal(dbe.server.mean, kept)
+    assert torch.equal(dbe.server.mean, mean)
     assert not any(reply.uplink["mean_feature"].any() for reply in dbe.replies)
     assert all(dbe.state(i).bias.any() for i in (0, 1))
 

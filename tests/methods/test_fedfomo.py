@@ -18,7 +18,7 @@ from pomona.methods.personal_regularisation.separate import Separate
 from pomona.objective.training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
-KINDS = [FedFomo, FedFomoMA]
+VARIANTS = [FedFomo, FedFomoMA]
 
 
 def values(*numbers):
@@ -31,8 +31,8 @@ def rigged(settings, problem, models, previous):
     """
     run = Federation(settings.method(), problem)
     N = len(models)
-    everybody = torch.arange(N)
-    requests = torch.stack([everybody[everybody != i] for i in range(N)])
+    clients = torch.arange(N)
+    requests = torch.stack([clients[clients != i] for i in range(N)])
     run.server = replace(
         run.server, models=models, uploaded=torch.ones(N, dtype=torch.long), requests=requests
     )
@@ -54,7 +54,7 @@ def line(*targets):
     return Quadratics(values(*targets).unsqueeze(1), [[i] for i in range(len(targets))])
 
 
-def shown(run, client, name):
+def info_of(run, client, name):
     return next(r.info[name] for r in run.replies if r.client == client)
 
 
@@ -74,7 +74,7 @@ def test_a_federated_update_by_hand():
     run.round(a_round(2, lr=0.1))
     theta = (1.5 + 1.25 * 1.5) / 2.75
     assert run.model(0, "personal", "received").item() == pytest.approx(theta)
-    assert_close(shown(run, 0, "weights"), values(1.5, 1.25, 0) / 2.75)
+    assert_close(info_of(run, 0, "weights"), values(1.5, 1.25, 0) / 2.75)
     assert_close(run.state(0).affinity[0], values(2.5, 1.25, 0))
     assert run.state(0).previous.item() == pytest.approx(theta)
     assert run.server.models[0].item() == pytest.approx(theta - 0.1 * (theta - 2))
@@ -99,21 +99,21 @@ def test_the_only_better_model_is_taken_over():
     )
     run.round(a_round(2))
     assert run.model(0, "personal", "received").item() == pytest.approx(4)
-    assert_close(shown(run, 0, "weights"), values(0, 1, 0))
+    assert_close(info_of(run, 0, "weights"), values(0, 1, 0))
 
 
-@pytest.mark.parametrize(("kind", "learned"), [(FedFomo, 1), (FedFomoMA, 0)])
-def test_a_model_without_a_loss_counts_for_nothing(kind, learned):
+@pytest.mark.parametrize(("settings_type", "learned"), [(FedFomo, 1), (FedFomoMA, 0)])
+def test_a_model_without_a_loss_counts_for_nothing(settings_type, learned):
     """Client 2's square overflows, and that of a mean with it. The others learn from each other as
     if it had not come; from means, nothing: they go on from their own models.
     """
     models = values(1.0, 0.5, 1e200).unsqueeze(1)
-    run = rigged(kind(), line(0.0, 0.0, 0.0), models, values(2.0, 2.0, 2.0).unsqueeze(1))
+    run = rigged(settings_type(), line(0.0, 0.0, 0.0), models, values(2.0, 2.0, 2.0).unsqueeze(1))
     run.round(a_round(lr=0.0), ids=(0, 1))
     for i in (0, 1):
-        assert shown(run, i, "weights")[2] == 0
-        assert shown(run, i, "weights").sum() == pytest.approx(learned)
-        assert shown(run, i, "affinity").isfinite().all()
+        assert info_of(run, i, "weights")[2] == 0
+        assert info_of(run, i, "weights").sum() == pytest.approx(learned)
+        assert info_of(run, i, "affinity").isfinite().all()
         assert run.replies[i].uplink["model"].abs().max() <= 1
 
 
@@ -126,15 +126,15 @@ def test_without_a_better_model_the_one_before_training_stays_to_the_bit():
     run = rigged(FedFomo(), line(0, 0, 0), values(3, 4, -2).unsqueeze(1), previous)
     run.round(a_round(2))
     assert torch.equal(run.model(0, "personal", "received"), previous[0])
-    assert torch.equal(shown(run, 0, "weights"), torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(info_of(run, 0, "weights"), torch.zeros(3, dtype=torch.float64))
     assert (run.state(0).affinity[0, 1:] < 0).all()
 
 
 def test_models_equal_to_the_one_before_training_change_nothing():
-    same = values(0.7, 0.7, 0.7).unsqueeze(1)
-    run = rigged(FedFomo(), line(1, 2, 3), same, same)
+    models = values(0.7, 0.7, 0.7).unsqueeze(1)
+    run = rigged(FedFomo(), line(1, 2, 3), models, models)
     run.round(a_round(2, lr=0.0))
-    assert torch.equal(run.server.models, same)
+    assert torch.equal(run.server.models, models)
     assert torch.equal(
         torch.cat([run.state(i).affinity for i in range(3)]), torch.eye(3, dtype=torch.float64)
     )
@@ -145,21 +145,21 @@ def test_strangers_are_separate_training():
     better than before.
     """
     problem = line(-100, 100)
-    fomo, alone = Federation(FedFomo().method(), problem), Federation(Separate().method(), problem)
+    fomo, plain = Federation(FedFomo().method(), problem), Federation(Separate().method(), problem)
     for number in range(1, 7):
-        for run in (fomo, alone):
+        for run in (fomo, plain):
             run.round(a_round(number, epochs=2, lr=0.4))
     for i in range(2):
-        assert_close(fomo.state(i).current, alone.state(i))
+        assert_close(fomo.state(i).current, plain.state(i))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_together_are_rows_alone(kind):
+@pytest.mark.parametrize("settings_type", VARIANTS)
+def test_rows_together_are_rows_alone(settings_type):
     """The client half on three rows at once, and on each: one state, uplink and info."""
-    run = trained(kind(budget=1), quadratics(4), 2, lr=0.1)
-    down, ids = run.downlink(a_round(3), (0, 1, 3)), (0, 1, 3)
+    run = trained(settings_type(budget=1), quadratics(4), 2, lr=0.1)
+    downlink, ids = run.downlink(a_round(3), (0, 1, 3)), (0, 1, 3)
     received = {
-        k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()
+        k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in downlink.items()
     }
     states = [run.state(i) for i in ids]
     joint = FedFomoState(
@@ -174,55 +174,55 @@ def test_rows_together_are_rows_alone(kind):
         assert_close(vars(state)["affinity"][k], run.state(ids[k]).affinity[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings_type", VARIANTS)
 @pytest.mark.parametrize("budget", [3, 9])
-def test_a_budget_of_all_others_is_no_budget(kind, budget):
+def test_a_budget_of_all_others_is_no_budget(settings_type, budget):
     problem = quadratics(4)
-    free, full = (Federation(kind(budget=b).method(), problem) for b in (None, budget))
+    free, budgeted = (Federation(settings_type(budget=b).method(), problem) for b in (None, budget))
     for number in (1, 2, 3):
         free.round(a_round(number))
-        full.round(a_round(number))
-    assert torch.equal(free.server.models, full.server.models)
-    assert all(torch.equal(free.state(i).affinity, full.state(i).affinity) for i in range(4))
+        budgeted.round(a_round(number))
+    assert torch.equal(free.server.models, budgeted.server.models)
+    assert all(torch.equal(free.state(i).affinity, budgeted.state(i).affinity) for i in range(4))
 
 
 def test_traffic_follows_the_budget():
     """Five float64 numbers a model and one byte a client for who is there; the averages' run also
     brings the mean.
     """
-    for kind, models, flags in ((FedFomo, 2, 4), (FedFomoMA, 3, 8)):
-        run = Federation(kind(budget=2).method(), quadratics(4))
+    for settings_type, models, flags in ((FedFomo, 2, 4), (FedFomoMA, 3, 8)):
+        run = Federation(settings_type(budget=2).method(), quadratics(4))
         for number in (1, 2):
-            down = run.downlink(a_round(number))
+            downlink = run.downlink(a_round(number))
             count = models if number == 2 else models - 2
-            assert received_bytes(down, run.ids) == (count * 5 * 8 + flags,) * 4
+            assert received_bytes(downlink, run.ids) == (count * 5 * 8 + flags,) * 4
             run.round(a_round(number))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_models_of_those_who_have_uploaded_are_sent(kind):
-    run = Federation(kind(budget=3, candidates="everybody").method(), quadratics(6))
-    before = set()
+@pytest.mark.parametrize("settings_type", VARIANTS)
+def test_only_models_of_those_who_have_uploaded_are_sent(settings_type):
+    run = Federation(settings_type(budget=3, candidates="everybody").method(), quadratics(6))
+    uploaders = set()
     for number, ids in enumerate([(0, 1), (2, 3), (0, 4), (1, 5)], start=1):
-        down = run.downlink(a_round(number), ids)["models"]
-        for i, asked in zip(ids, down.index.tolist(), strict=True):
-            assert set(asked) - {i} <= before
-            assert len(set(asked) - {i}) == min(3, len(before - {i})) or i in before
+        rows = run.downlink(a_round(number), ids)["models"]
+        for i, received in zip(ids, rows.index.tolist(), strict=True):
+            assert set(received) - {i} <= uploaders
+            assert len(set(received) - {i}) == min(3, len(uploaders - {i})) or i in uploaders
         states = {i: run.state(i) for i in run.ids if i not in ids}
         run.round(a_round(number), ids)
         assert all(run.state(i) is state for i, state in states.items())
-        before |= set(ids)
-        assert set(run.server.uploaded.nonzero().flatten().tolist()) == before
+        uploaders |= set(ids)
+        assert set(run.server.uploaded.nonzero().flatten().tolist()) == uploaders
         for i in ids:
-            assert set(run.server.requests[i].tolist()) <= before  # itself stands for nobody
+            assert set(run.server.requests[i].tolist()) <= uploaders  # itself stands for nobody
 
 
 def test_what_was_asked_for_comes():
     run = Federation(FedFomo(budget=2, candidates="everybody").method(), quadratics(5))
     run.round(a_round(1))
-    asked = run.server.requests.clone()
-    down = run.downlink(a_round(2), (1, 4))["models"]
-    assert torch.equal(down.index, asked[[1, 4]])
+    requests = run.server.requests.clone()
+    rows = run.downlink(a_round(2), (1, 4))["models"]
+    assert torch.equal(rows.index, requests[[1, 4]])
 
 
 def test_an_upload_that_never_came_leaves_its_place_empty():
@@ -230,12 +230,12 @@ def test_an_upload_that_never_came_leaves_its_place_empty():
     run = Federation(FedFomo().method(), quadratics(3))
     run.round(a_round(1))
     run.server = replace(run.server, uploaded=torch.tensor([1, 1, 0]))
-    down = run.downlink(a_round(2), (0, 1))["models"]
-    assert down.index.tolist() == [[1], [0]]
+    rows = run.downlink(a_round(2), (0, 1))["models"]
+    assert rows.index.tolist() == [[1], [0]]
 
 
-@pytest.mark.parametrize(("kind", "a", "gain"), [(FedFomo, 2.0, 1.5), (FedFomoMA, 1.0, 5 / 18)])
-def test_a_place_left_empty_counts_for_nothing(kind, a, gain):
+@pytest.mark.parametrize(("fomo", "a", "gain"), [(FedFomo, 2.0, 1.5), (FedFomoMA, 1.0, 5 / 18)])
+def test_a_place_left_empty_counts_for_nothing(fomo, a, gain):
     """Client 1 asks nobody beside a client that asks two: its own model, sent to fill the row, is
     not judged twice.
 
@@ -243,7 +243,7 @@ def test_a_place_left_empty_counts_for_nothing(kind, a, gain):
     without 1 the mean 5 / 3 becomes 2, and the loss (2 / 3)^2 / 2 becomes 1 / 2: 5 / 18.
     """
     run = rigged(
-        kind(candidates="everybody"),
+        fomo(candidates="everybody"),
         line(9, a, 9),
         values(0, 1, 4).unsqueeze(1),
         torch.zeros(3, 1, dtype=torch.float64),
@@ -257,19 +257,21 @@ def test_a_newcomer_is_no_part_of_the_mean_and_does_not_judge_itself():
     run = Federation(FedFomoMA().method(), quadratics(3))
     run.round(a_round(1), ids=(0, 1))
     run.round(a_round(2), ids=(0, 2))
-    assert float(shown(run, 2, "weights")[2]) == 0
+    assert float(info_of(run, 2, "weights")[2]) == 0
     assert float(run.state(2).affinity[0, 2]) == 1
     assert float(run.state(2).affinity[0, :2].abs().max()) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_looking_does_not_change_affinities(kind):
-    run = trained(kind(), quadratics(3), 2, lr=0.1)
-    before = [run.state(i).affinity.clone() for i in run.ids]
+@pytest.mark.parametrize("settings_type", VARIANTS)
+def test_looking_does_not_change_affinities(settings_type):
+    run = trained(settings_type(), quadratics(3), 2, lr=0.1)
+    affinities = [run.state(i).affinity.clone() for i in run.ids]
     visit = ClientRequest(a_round(3), run.roster, run.ids, False, frozenset({"received"}), True)
     run.clients.visit(visit, run.downlink(visit.round))
     run.clients.commit(run.ids)
-    assert all(torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, before, strict=True))
+    assert all(
+        torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, affinities, strict=True)
+    )
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.floats(1e-3, 1e3))
@@ -287,24 +289,24 @@ def test_a_choice_is_of_available_others_without_repeats(N, data):
     client, budget = data.draw(st.integers(0, N - 1)), data.draw(st.none() | st.integers(1, 9))
     available = torch.tensor(data.draw(st.lists(st.booleans(), min_size=N, max_size=N)))
     settings = FedFomo(budget=budget, epsilon=data.draw(st.sampled_from([0.0, 0.5, 1.0])))
-    asked = choose(settings, torch.linspace(-1, 1, N), available, client, 0, 1).tolist()
-    others = [j for j in asked if j != client]
-    assert len(asked) == limit(settings.budget, N)
+    chosen = choose(settings, torch.linspace(-1, 1, N), available, client, 0, 1).tolist()
+    partners = [j for j in chosen if j != client]
+    assert len(chosen) == limit(settings.budget, N)
     assert (
-        len(set(others))
-        == len(others)
-        == min(len(asked), int(available.sum()) - int(available[client]))
+        len(set(partners))
+        == len(partners)
+        == min(len(chosen), int(available.sum()) - int(available[client]))
     )
-    assert all(available[j] for j in others)
-    assert asked == sorted(others) + [client] * (len(asked) - len(others))
+    assert all(available[j] for j in partners)
+    assert chosen == sorted(partners) + [client] * (len(chosen) - len(partners))
 
 
 def test_without_exploration_the_largest_affinities_are_asked_for():
     p = torch.tensor([9.0, -2.0, 0.5, 0.1, -0.3])
-    everybody = torch.ones(5, dtype=torch.bool)
+    available = torch.ones(5, dtype=torch.bool)
     for number in range(1, 20):
-        assert choose(FedFomo(budget=2, epsilon=0.0), p, everybody, 0, 0, number).tolist() == [2, 3]
-    late = [choose(FedFomo(budget=2), p, everybody, 0, seed, 7).tolist() for seed in range(50)]
+        assert choose(FedFomo(budget=2, epsilon=0.0), p, available, 0, 0, number).tolist() == [2, 3]
+    late = [choose(FedFomo(budget=2), p, available, 0, seed, 7).tolist() for seed in range(50)]
     assert late == [[2, 3]] * 50  # .3 - 6 * .05 = 0
 
 
@@ -313,17 +315,17 @@ def test_without_exploration_the_largest_affinities_are_asked_for():
 )
 def test_exploration_and_ties_are_uniform(p, epsilon):
     """Each of three others a third of 3000 seeds, within 4 standard errors."""
-    settings, everybody = FedFomo(budget=1, epsilon=epsilon), torch.ones(4, dtype=torch.bool)
-    draws = [int(choose(settings, torch.tensor(p), everybody, 0, seed, 1)) for seed in range(3000)]
+    settings, available = FedFomo(budget=1, epsilon=epsilon), torch.ones(4, dtype=torch.bool)
+    draws = [int(choose(settings, torch.tensor(p), available, 0, seed, 1)) for seed in range(3000)]
     for j in (1, 2, 3):
         assert abs(draws.count(j) / 3000 - 1 / 3) < 4 * math.sqrt(2 / 9 / 3000)
 
 
 def test_exploration_takes_each_place_with_its_chance():
     """M = 1, epsilon = .5 among three: the best with .5 + .5 / 3, the others with .5 / 3 each."""
-    settings, everybody = FedFomo(budget=1, epsilon=0.5), torch.ones(4, dtype=torch.bool)
+    settings, available = FedFomo(budget=1, epsilon=0.5), torch.ones(4, dtype=torch.bool)
     p = torch.tensor([0.0, 3.0, 2.0, 1.0])
-    draws = [int(choose(settings, p, everybody, 0, seed, 1)) for seed in range(3000)]
+    draws = [int(choose(settings, p, available, 0, seed, 1)) for seed in range(3000)]
     for j, share in ((1, 2 / 3), (2, 1 / 6), (3, 1 / 6)):
         assert abs(draws.count(j) / 3000 - share) < 4 * math.sqrt(share * (1 - share) / 3000)
 
@@ -338,8 +340,8 @@ def test_model_averages_by_hand():
     """
     models = values(0, 3, 6).unsqueeze(1)
     run = rigged(FedFomoMA(), line(5, 2, 3), models, models)
-    down = run.downlink(a_round(2))
-    assert_close(down["models"].bank, values(4.5, 3, 1.5).unsqueeze(1))
+    downlink = run.downlink(a_round(2))
+    assert_close(downlink["models"].bank, values(4.5, 3, 1.5).unsqueeze(1))
     run.round(a_round(2))
     assert_close(run.state(0).affinity[0], values(1 - 1.875, 0, 4.125))
     assert run.model(0, "personal", "received").item() == pytest.approx(6)
@@ -347,7 +349,7 @@ def test_model_averages_by_hand():
     assert run.model(1, "personal", "received").item() == pytest.approx(0)
     # a = 3 is the mean itself: leaving anybody out but client 1 costs 1.125, so models 0 and 6
     # weigh half each.
-    assert_close(shown(run, 2, "weights"), values(0.5, 0, 0.5))
+    assert_close(info_of(run, 2, "weights"), values(0.5, 0, 0.5))
 
 
 def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
@@ -355,49 +357,49 @@ def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
     first = run.downlink(a_round(1))
     assert torch.equal(first["mean"].bank[0], run.initial())
     run.round(a_round(1), ids=(1,))
-    down = run.downlink(a_round(2), (0, 1))
-    assert_close(down["mean"].bank[0], run.server.models[1])
+    downlink = run.downlink(a_round(2), (0, 1))
+    assert_close(downlink["mean"].bank[0], run.server.models[1])
     # of a single model nothing can be left out: everybody starts from it
     run.round(a_round(2), ids=(0, 1))
     for i in (0, 1):
-        assert_close(run.model(i, "personal", "received"), down["mean"].bank[0])
-    down = run.downlink(a_round(3), (2,))
-    assert_close(down["mean"].bank[0], run.server.models[:2].mean(0))
-    assert_close(down["models"].bank[0], run.server.models[1])
+        assert_close(run.model(i, "personal", "received"), downlink["mean"].bank[0])
+    downlink = run.downlink(a_round(3), (2,))
+    assert_close(downlink["mean"].bank[0], run.server.models[:2].mean(0))
+    assert_close(downlink["models"].bank[0], run.server.models[1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_losses_fall(kind):
+@pytest.mark.parametrize("settings_type", VARIANTS)
+def test_losses_fall(settings_type):
     """Two pairs of kindred clients; every personal model ends nearer its optimum than where all
     began.
     """
     problem = line(-2, -2.2, 3, 3.1)
-    run = Federation(kind().method(), problem)
-    began = [float(problem.losses(run.initial(), i, "train").mean()) for i in range(4)]
+    run = Federation(settings_type().method(), problem)
+    initial_losses = [float(problem.losses(run.initial(), i, "train").mean()) for i in range(4)]
     for number in range(1, 31):
         run.round(a_round(number, lr=0.2, epochs=3))
     for i in range(4):
         assert (
             float(problem.losses(run.model(i, "personal", "received"), i, "train").mean())
-            < 0.2 * began[i] + 0.01
+            < 0.2 * initial_losses[i] + 0.01
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_client_alone_trains_alone(kind):
+@pytest.mark.parametrize("settings", VARIANTS)
+def test_one_client_alone_trains_alone(settings):
     problem = quadratics(1)
-    fomo, alone = Federation(kind().method(), problem), Federation(Separate().method(), problem)
+    fomo, plain = Federation(settings().method(), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
-        for run in (fomo, alone):
+        for run in (fomo, plain):
             run.round(a_round(number))
-    assert_close(fomo.state(0).current, alone.state(0))
+    assert_close(fomo.state(0).current, plain.state(0))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings_type", VARIANTS)
 @pytest.mark.parametrize("budget", [None, 1, 2])
-def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(kind, budget):
+def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(settings_type, budget):
     runs = [
-        Federation(kind(budget=budget, candidates=c).method(), quadratics(5))
+        Federation(settings_type(budget=budget, candidates=c).method(), quadratics(5))
         for c in ("last-round", "everybody")
     ]
     for number in range(1, 6):
@@ -409,30 +411,30 @@ def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(kind, budget
         assert torch.equal(last.affinity, ever.affinity)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings_type", VARIANTS)
 @given(
     cohorts=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=6),
     budget=st.integers(1, 5),
 )
 @settings(max_examples=20)
-def test_what_is_offered_came_in_the_last_round(kind, cohorts, budget):
+def test_what_is_offered_came_in_the_last_round(settings_type, cohorts, budget):
     """Section 3.1.
 
     A cohort of one would have nobody's model but its own: then the one that came before it, too.
     """
-    run, came = Federation(kind(budget=budget).method(), quadratics(6)), []
+    run, uploaders = Federation(settings_type(budget=budget).method(), quadratics(6)), []
     for number, cohort in enumerate(cohorts, start=1):
         ids = tuple(sorted(cohort))
-        offered = set(came[-1]) if came else set()
+        offered = set(uploaders[-1]) if uploaders else set()
         if len(offered) == 1:
-            older = [who - offered for who in reversed(came[:-1])]
-            offered |= next((who for who in older if who), set())
+            older = [clients - offered for clients in reversed(uploaders[:-1])]
+            offered |= next((clients for clients in older if clients), set())
         index = run.downlink(a_round(number), ids)["models"].index
-        for i, sent in zip(ids, index.tolist(), strict=True):
-            assert set(sent) - {i} <= offered
-            assert len(set(sent) - {i}) == min(budget, len(offered - {i}))
+        for i, received in zip(ids, index.tolist(), strict=True):
+            assert set(received) - {i} <= offered
+            assert len(set(received) - {i}) == min(budget, len(offered - {i}))
         run.round(a_round(number), ids)
-        came = [who - cohort for who in came] + [cohort]
+        uploaders = [clients - cohort for clients in uploaders] + [cohort]
 
 
 def test_of_the_last_rounds_models_those_that_a_client_prefers_come():
@@ -440,8 +442,8 @@ def test_of_the_last_rounds_models_those_that_a_client_prefers_come():
     run = Federation(FedFomo(budget=1, epsilon=0.0).method(), quadratics(4))
     requests = torch.tensor([[3, 1, 2], [1, 1, 1], [2, 2, 2], [3, 3, 3]])
     run.server = replace(run.server, uploaded=torch.tensor([1, 2, 2, 1]), requests=requests)
-    down = run.downlink(a_round(3), (0,))["models"]
-    assert down.index.tolist() == [[1]]
+    rows = run.downlink(a_round(3), (0,))["models"]
+    assert rows.index.tolist() == [[1]]
 
 
 def test_a_request_is_the_order_of_all_others_by_affinity():
@@ -449,9 +451,9 @@ def test_a_request_is_the_order_of_all_others_by_affinity():
     assert make_request(
         FedFomo(budget=1), p, torch.ones(4, dtype=torch.bool), 1, a_round(1)
     ).tolist() == [3, 0, 2]
-    known = torch.tensor([True, True, False, True])
+    available = torch.tensor([True, True, False, True])
     # its own place for who is no member
-    assert make_request(FedFomo(), p, known, 1, a_round(1)).tolist() == [3, 0, 1]
+    assert make_request(FedFomo(), p, available, 1, a_round(1)).tolist() == [3, 0, 1]
 
 
 def test_a_client_that_nobody_learns_from_keeps_the_models_of_the_last_round():
@@ -461,5 +463,5 @@ def test_a_client_that_nobody_learns_from_keeps_the_models_of_the_last_round():
     run = Federation(FedFomo().method(), quadratics(4))
     run.round(a_round(1))
     run.server = replace(run.server, uploaded=torch.tensor([5, 1, 1, 1]))
-    down = run.downlink(a_round(6), (0,))["models"]
-    assert sorted(down.index[0].tolist()) == [1, 2, 3]
+    rows = run.downlink(a_round(6), (0,))["models"]
+    assert sorted(rows.index[0].tolist()) == [1, 2, 3]

@@ -21,8 +21,8 @@ def test_the_size_of_a_training_is_the_papers_closed_form(tau):
     """
     rho, lr, mu, problem = 0.9, 0.1, 2.0, quadratics(1)
 
-    def size(m, **over):
-        run = trained(FedNova(mu=m), problem, 1, epochs=tau, lr=lr, **over)
+    def size(m, **optimizer):
+        run = trained(FedNova(mu=m), problem, 1, epochs=tau, lr=lr, **optimizer)
         return float(run.replies[0].info["steps"])
 
     assert size(0.0) == tau
@@ -32,26 +32,26 @@ def test_the_size_of_a_training_is_the_papers_closed_form(tau):
     assert size(mu) == pytest.approx((1 - (1 - lr * mu) ** tau) / (lr * mu))
 
 
-@pytest.mark.parametrize("over", [{"momentum": 0.9}, {"momentum": 0.0}])
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"momentum": 0.0}])
 @pytest.mark.parametrize("mu", [0.0, 1.5])
-def test_the_size_is_the_way_that_constant_gradients_go(over, mu):
+def test_the_size_is_the_way_that_constant_gradients_go(optimizer, mu):
     """On a loss with the gradient 1 everywhere a client goes lr |a|: far targets make the gradients
     all but constant.
     """
     problem = quadratics(1, samples=6)
     problem.targets.sub_(1e9)
-    run = trained(FedNova(mu=mu), problem, 1, epochs=2, batch_size=2, lr=1e-3, **over)
-    way = (run.initial() - run.server)[0] / 1e-3 / 1e9
-    assert float(run.replies[0].info["steps"]) == pytest.approx(float(way), rel=1e-2)
+    run = trained(FedNova(mu=mu), problem, 1, epochs=2, batch_size=2, lr=1e-3, **optimizer)
+    distance = (run.initial() - run.server)[0] / 1e-3 / 1e9
+    assert float(run.replies[0].info["steps"]) == pytest.approx(float(distance), rel=1e-2)
 
 
-@pytest.mark.parametrize("over", [{"momentum": 0.9, "lr": 0.03}, {"lr": 0.1}])
-def test_with_as_many_steps_for_all_it_is_fedavg_to_the_bit(over):
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9, "lr": 0.03}, {"lr": 0.1}])
+def test_with_as_many_steps_for_all_it_is_fedavg_to_the_bit(optimizer):
     problem = quadratics(4, samples=3)
-    one, two = (
-        trained(m, problem, 4, epochs=2, batch_size=1, **over) for m in (FedNova(), FedAvg())
+    nova, fedavg = (
+        trained(m, problem, 4, epochs=2, batch_size=1, **optimizer) for m in (FedNova(), FedAvg())
     )
-    assert torch.equal(one.server, two.server)
+    assert torch.equal(nova.server, fedavg.server)
     prox = trained(FedNova(mu=0.4), problem, epochs=2, batch_size=1, lr=0.1)
     assert torch.equal(
         prox.server, trained(FedProx(mu=0.4), problem, epochs=2, batch_size=1, lr=0.1).server

@@ -20,7 +20,7 @@ from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, suited, tiny, trained
 
-AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
+AVERAGING = [name for name, settings in METHODS.items() if settings().method().server.averages]
 COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad"]
 STEP = {"lr": 0.2}
 RUNS = {check.__name__ for check in TASK_CHECKS}
@@ -32,9 +32,9 @@ def test_a_step_of_one_without_momentum_leaves_every_method_as_it_is_to_the_bit(
     problem = suited(stepped, quadratics(3, samples=4))
     runs = [trained(settings, problem) for settings in (METHODS[name](), stepped)]
     assert torch.equal(runs[0].server, runs[1].server.model)
-    for one, two in zip(runs[0].replies, runs[1].replies, strict=True):
-        assert one.uplink.keys() == two.uplink.keys()
-        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
+    for reply, stepped_reply in zip(runs[0].replies, runs[1].replies, strict=True):
+        assert reply.uplink.keys() == stepped_reply.uplink.keys()
+        assert all(torch.equal(reply.uplink[k], stepped_reply.uplink[k]) for k in reply.uplink)
 
 
 def by_hand(name, s, D, m, v):
@@ -56,8 +56,8 @@ def by_hand(name, s, D, m, v):
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_each_rule_by_hand(name, size):
     """Five updates of changing size and sign, so that Yogi's v falls and rises."""
-    kind, rule = fedopt.OPTIMIZERS[name]
-    s = kind(server_lr=0.7)
+    settings_type, rule = fedopt.OPTIMIZERS[name]
+    s = settings_type(server_lr=0.7)
     tau = getattr(s, "server_tau", 0.0)
     D = torch.randn(5, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     D[2] *= 100
@@ -71,11 +71,11 @@ def test_each_rule_by_hand(name, size):
         assert_close(step, torch.tensor([e[0] for e in expected], dtype=torch.float64))
 
 
-def descent(make):
+def descent(build):
     """PyTorch's optimizer on the pooled loss, from the federation's initial model."""
     problem = quadratics(3, samples=4)
     w = torch.nn.Parameter(Federation(FedAvgM().method(), problem).initial())
-    optimizer = make([w])
+    optimizer = build([w])
     for _ in range(6):
         optimizer.zero_grad()
         (((w - problem.targets) ** 2).sum(1).mean() / 2).backward()
@@ -114,8 +114,8 @@ def test_yogi_and_adam_differ_only_once_v_is_there():
 def test_a_federation_that_has_converged_stays():
     """At the optimum D = 0, and once momentum has run out no rule moves the model."""
     problem = quadratics(3, samples=4)
-    for kind in (FedAvgM, FedAdam, FedYogi, FedAdagrad):
-        run = Federation(kind().method(), problem)
+    for settings_type in (FedAvgM, FedAdam, FedYogi, FedAdagrad):
+        run = Federation(settings_type().method(), problem)
         best = problem.targets.mean(0)
         run.server = fedopt.Stepped(best.clone(), run.server.moments)
         run.round(a_round(1, **STEP))
@@ -146,11 +146,14 @@ def test_newcomers_start_from_the_stepped_model():
 
 
 def test_the_page_names_all_methods_that_take_no_optimizer():
-    words = set(
+    mentioned = set(
         re.findall(r"[\w-]+", fedopt.__doc__.partition("Of the others")[2].partition("\n\n")[0])
     )
-    titles = {name: kind().method().card.presentation.title for name, kind in METHODS.items()}
-    listed = words & set(titles.values())
+    titles = {
+        name: make_settings().method().card.presentation.title
+        for name, make_settings in METHODS.items()
+    }
+    listed = mentioned & set(titles.values())
     assert not listed & {titles[name] for name in AVERAGING}
     for name in set(titles) - {*AVERAGING, "fedavgm", "fedadagrad", "fedyogi", "fedadam"}:
         assert any(title in titles[name] for title in listed), f"{titles[name]} is not listed"
@@ -164,7 +167,7 @@ def test_names_with_an_optimizer_behind_them_are_made_once():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("scaffold+adam", "the server of scaffold keeps something else"),
         ("fedadam+momentum", "the server of fedadam keeps something else"),
@@ -175,8 +178,8 @@ def test_names_with_an_optimizer_behind_them_are_made_once():
         ("", "unknown method"),
     ],
 )
-def test_what_cannot_be_composed_is_refused(name, said):
-    with pytest.raises(ConfigError, match=said.replace("+", r"\+")):
+def test_what_cannot_be_composed_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message.replace("+", r"\+")):
         method_of(name)
     with pytest.raises(ConfigError):
         resolve({"method": name})
@@ -193,8 +196,8 @@ def test_a_composition_is_set_like_any_method():
 
 
 def test_a_run_of_a_composition_repeats_in_two_processes():
-    one, two = (pomona.run(tiny("fedrep+adam", workers=workers)) for workers in (1, 2))
-    assert one.evaluations == two.evaluations
+    single, parallel = (pomona.run(tiny("fedrep+adam", workers=workers)) for workers in (1, 2))
+    assert single.evaluations == parallel.evaluations
 
 
 @pytest.mark.long

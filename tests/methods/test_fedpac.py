@@ -23,15 +23,15 @@ def best(V, D):
     """The weights with the least a' Q a: of each set of clients the stationary point, where it is
     positive.
     """
-    Q, found = np.diag(V) + D @ D.T, []
+    Q, candidates = np.diag(V) + D @ D.T, []
     for size in range(1, len(Q) + 1):
-        for some in map(list, combinations(range(len(Q)), size)):
-            x = np.linalg.lstsq(Q[np.ix_(some, some)], np.ones(size), rcond=None)[0]
+        for subset in map(list, combinations(range(len(Q)), size)):
+            x = np.linalg.lstsq(Q[np.ix_(subset, subset)], np.ones(size), rcond=None)[0]
             if x.sum() > 0 and (x >= 0).all():
                 a = np.zeros(len(Q))
-                a[some] = x / x.sum()
-                found.append((a @ Q @ a, tuple(a)))
-    return np.array(min(found)[1])
+                a[subset] = x / x.sum()
+                candidates.append((a @ Q @ a, tuple(a)))
+    return np.array(min(candidates)[1])
 
 
 def test_two_rounds_are_those_of_plain_pytorch():
@@ -67,12 +67,12 @@ def test_two_rounds_are_those_of_plain_pytorch():
         assert any(0 < a < 1 for row in A for a in row)
         common = averaged(models, p)
         heads = [averaged([m[-1] for m in models], row.tolist()) for row in A]
-        for model, own in zip(models, heads, strict=True):
+        for model, head in zip(models, heads, strict=True):
             model.load_state_dict(common)
-            model[-1].load_state_dict(own)
+            model[-1].load_state_dict(head)
     result = plain.run()
-    for i, its in enumerate(last):
-        models[i].load_state_dict(its)
+    for i, state in enumerate(last):
+        models[i].load_state_dict(state)
         assert_same(result.models[i], models[i])
 
 
@@ -87,8 +87,8 @@ def test_head_weights_are_the_best_of_the_simplex(n, m, seed, scale):
     a = mixture(torch.from_numpy(V), torch.from_numpy(D)).numpy()
     assert a.sum() == pytest.approx(1)
     assert a.min() >= 0
-    Q, other = np.diag(V) + D @ D.T, best(V, D)
-    assert a @ Q @ a <= other @ Q @ other * (1 + 1e-9)
+    Q, exact = np.diag(V) + D @ D.T, best(V, D)
+    assert a @ Q @ a <= exact @ Q @ exact * (1 + 1e-9)
     slope = Q @ a
     assert slope.min() >= a @ slope * (1 - 1e-6)  # the condition of Karush, Kuhn and Tucker
 
@@ -103,11 +103,11 @@ def test_one_huge_variance_takes_no_weight_and_leaves_those_of_the_others(huge):
 def test_equal_features_weigh_by_variance_and_certain_ones_take_their_own():
     V = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
     assert_close(mixture(V, torch.zeros(3, 5, dtype=torch.float64)), V.new_tensor([4, 2, 1]) / 7)
-    apart = torch.tensor([[0.0], [3.0], [-2.0]], dtype=torch.float64)
-    a = mixture(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64), apart)
+    differences = torch.tensor([[0.0], [3.0], [-2.0]], dtype=torch.float64)
+    a = mixture(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64), differences)
     assert_close(a, V.new_tensor([1, 0, 0]))
-    none = mixture(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64))
-    assert none.sum().item() == pytest.approx(1)
+    weights = mixture(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64))
+    assert weights.sum().item() == pytest.approx(1)
 
 
 def test_a_client_cannot_claim_less_variance_than_its_means_have():
@@ -115,10 +115,10 @@ def test_a_client_cannot_claim_less_variance_than_its_means_have():
     means = torch.randn(2, K * f, generator=torch.Generator().manual_seed(1))
     counts = torch.tensor([[2.0, 2], [3, 1]], dtype=torch.float64)
     p = counts / 4
-    least = (p.unsqueeze(2) * means.double().view(2, K, f) ** 2).sum((1, 2))
-    up = {"class_counts": counts, "start_means": means, "mean_square": least.unsqueeze(1)}
-    lie = {**up, "mean_square": torch.tensor([[-1e30], [0.0]], dtype=torch.float64)}
-    assert torch.equal(head_weights(up, (0, 1), roster), head_weights(lie, (0, 1), roster))
+    minimum = (p.unsqueeze(2) * means.double().view(2, K, f) ** 2).sum((1, 2))
+    uplink = {"class_counts": counts, "start_means": means, "mean_square": minimum.unsqueeze(1)}
+    lie = {**uplink, "mean_square": torch.tensor([[-1e30], [0.0]], dtype=torch.float64)}
+    assert torch.equal(head_weights(uplink, (0, 1), roster), head_weights(lie, (0, 1), roster))
 
 
 def test_without_pull_and_mixing_it_is_fedrep_to_the_bit():
@@ -140,7 +140,7 @@ def test_without_pull_and_mixing_it_is_fedrep_to_the_bit():
 
 def test_absent_clients_keep_their_mixture():
     run = trained(FedPAC(), class_points(4, 4, 4), 2, lr=0.1)
-    kept = run.server.heads[1].clone()
+    head = run.server.heads[1].clone()
     run.round(a_round(3), ids=(0, 2))
-    assert torch.equal(run.server.heads[1], kept)
-    assert not torch.equal(run.server.heads[0], kept)
+    assert torch.equal(run.server.heads[1], head)
+    assert not torch.equal(run.server.heads[0], head)

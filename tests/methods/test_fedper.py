@@ -38,19 +38,19 @@ def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
 
 def test_with_no_layer_shared_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    run, alone = trained(FedPer(shared=0), problem), trained(Separate(), problem)
-    assert all(torch.equal(run.state(i).kept, alone.state(i)) for i in range(3))
+    run, separate = trained(FedPer(shared=0), problem), trained(Separate(), problem)
+    assert all(torch.equal(run.state(i).kept, separate.state(i)) for i in range(3))
     assert all(not reply.uplink["model"].nbytes for reply in run.replies)
 
 
 def test_it_is_partialfeds_rule_with_less_traffic():
     problem = quadratics(3, samples=5, d=7)
-    run, whole = trained(FedPer(), problem), trained(PartialFed(rule="lower-shared"), problem)
-    assert_close(run.server, whole.server[:-1])
+    run, partial = trained(FedPer(), problem), trained(PartialFed(rule="lower-shared"), problem)
+    assert_close(run.server, partial.server[:-1])
     for i in range(3):
-        assert_close(run.model(i, "personal", "trained"), whole.model(i, "personal", "trained"))
-    down = run.downlink(a_round(), (0, 1, 2))
-    assert received_bytes(down, (0, 1, 2)) == (6 * 8,) * 3  # six float64 of seven
+        assert_close(run.model(i, "personal", "trained"), partial.model(i, "personal", "trained"))
+    downlink = run.downlink(a_round(), (0, 1, 2))
+    assert received_bytes(downlink, (0, 1, 2)) == (6 * 8,) * 3  # six float64 of seven
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
 
 

@@ -55,20 +55,20 @@ def test_past_the_last_round_no_more_than_mu_is_inherited():
     """
     run = Federation(FedPHP(mu=0.9, transfer_weight=0.0).method(), quadratics(1))
     run.round(a_round(11))
-    before = run.state(0).inherited[0].clone()
+    inherited = run.state(0).inherited[0].clone()
     run.round(a_round(20))
     assert run.replies[0].info["inheritance"].item() == pytest.approx(0.9)
-    assert_close(run.state(0).inherited[0], 0.9 * before + 0.1 * run.replies[0].uplink["model"])
+    assert_close(run.state(0).inherited[0], 0.9 * inherited + 0.1 * run.replies[0].uplink["model"])
 
 
 def test_a_late_client_inherits_nothing_from_the_untrained_model():
     run = Federation(FedPHP(transfer_weight=0.0).method(), quadratics(2))
     run.round(a_round(1), ids=(0,))
-    before = run.state(1).inherited.clone()
+    inherited = run.state(1).inherited.clone()
     run.round(a_round(5))
     assert run.replies[1].info["inheritance"] == 0
     assert torch.equal(run.state(1).inherited[0], run.replies[1].uplink["model"])
-    assert not torch.equal(run.state(1).inherited, before)
+    assert not torch.equal(run.state(1).inherited, inherited)
 
 
 def plain(objective, row, index, loss):
@@ -87,13 +87,11 @@ def plain(objective, row, index, loss):
     return gradient
 
 
-def shown(objective, row, index):
+def answers(objective, row, index):
     """A network's outputs and features on some samples."""
-    found = {}
-    plain(
-        objective, row, index, lambda o, y, f: found.update(o=o.detach(), f=f.detach()) or o.sum()
-    )
-    return found["o"], found["f"]
+    got = {}
+    plain(objective, row, index, lambda o, y, f: got.update(o=o.detach(), f=f.detach()) or o.sum())
+    return got["o"], got["f"]
 
 
 def published_mmd(x, y):
@@ -128,7 +126,7 @@ def test_a_step_is_the_gradient_of_the_papers_loss(transfer):
     objective = scenario.objective()
     w, h = scenario.initial(), scenario.initial(7)
     index = objective.data.rows["train"][1]
-    teacher_out, teacher_features = shown(objective, h, index)
+    teacher_out, teacher_features = answers(objective, h, index)
 
     def loss(outputs, labels, features):
         if transfer == "mmd":
@@ -152,15 +150,15 @@ def test_the_transfer_pulls_training_towards_the_teacher(transfer, lr):
     objective = scenario.objective()
     w, h = scenario.initial().unsqueeze(0), scenario.initial(7).unsqueeze(0)
     round_ = a_round(2, lr=lr, epochs=10, batch_size=32)
-    half = client(FedPHP(transfer=transfer, transfer_weight=1.0))
+    php_client = client(FedPHP(transfer=transfer, transfer_weight=1.0))
     state = FedPHPState(h, torch.tensor([True]))
     training = LocalTraining(objective, (0,), None, round_)
-    _, uplink, _ = half.train(state, {"model": w}, training, round_)
+    _, uplink, _ = php_client.train(state, {"model": w}, training, round_)
     index = objective.data.rows["train"][0]
     gaps = []
     for row in (w[0], uplink["model"][0]):
-        (out, features), (told, seen) = shown(objective, row, index), shown(objective, h[0], index)
-        pair = (features, seen) if transfer == "mmd" else (out.softmax(1), (told / 4).softmax(1))
+        (o, f), (t, g) = (answers(objective, row, index), answers(objective, h[0], index))
+        pair = (f, g) if transfer == "mmd" else (o.softmax(1), (t / 4).softmax(1))
         gaps.append(
             float(discrepancy(*pair))
             if transfer == "mmd"
@@ -177,9 +175,9 @@ def test_a_teacher_has_its_outputs_of_each_sample():
     rows[2] = shuffled  # a partition's rows need not be in order
     teacher = Teacher.for_client(FedPHP(transfer="distillation"), scenario.initial(3), 2, objective)
     outputs, _ = objective.outputs(scenario.initial(3), 2, "train")
-    for place in (0, 5, len(shuffled) - 1):
-        values = teacher.cached.lookup(shuffled[place : place + 1])[0]
-        assert_close(values, (outputs[place] / 4).softmax(0))
+    for position in (0, 5, len(shuffled) - 1):
+        values = teacher.cached.lookup(shuffled[position : position + 1])[0]
+        assert_close(values, (outputs[position] / 4).softmax(0))
 
 
 def test_discrepancy_is_zero_for_equal_samples_and_symmetric():

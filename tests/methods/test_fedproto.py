@@ -17,11 +17,11 @@ from problems import PASSES, a_round, tiny
 pytestmark = pytest.mark.long
 
 
-def pooled_alike(each, classes):
+def pooled_alike(client_means, classes):
     return {
-        k: torch.stack([own[k] for own in each if k in own]).mean(0)
+        k: torch.stack([means[k] for means in client_means if k in means]).mean(0)
         for k in range(classes)
-        if any(k in own for own in each)
+        if any(k in means for means in client_means)
     }
 
 
@@ -30,7 +30,7 @@ def test_two_rounds_are_those_of_plain_pytorch(weigh):
     plain = Plain("fedproto", {"lambda": 3.0, "weigh": weigh})
     models, C = plain.networks(), {}
     for number in (1, 2):
-        before = C
+        old = C
         for i, model in enumerate(models):
             steps = plain.sgd(model.parameters())
             for x, y in plain.batches(i, number):
@@ -39,18 +39,17 @@ def test_two_rounds_are_those_of_plain_pytorch(weigh):
                 steps.zero_grad()
                 loss.backward()
                 steps.step()
-        each = [plain.means(model[:-1], i) for i, model in enumerate(models)]
-        C = plain.pooled(each) if weigh == "samples" else pooled_alike(each, plain.K)
+        means = [plain.means(model[:-1], i) for i, model in enumerate(models)]
+        C = plain.pooled(means) if weigh == "samples" else pooled_alike(means, plain.K)
     result = plain.run()
     for i, model in enumerate(models):
         assert_same(result.models[i], model)
         with torch.no_grad():
             z = model[:-1](plain.x[plain.tests[i]])
-        far = torch.stack(
-            [(z - before[k]).norm(dim=1) if k in before else z[:, 0] + 1e9 for k in range(plain.K)],
-            1,
+        distances = torch.stack(
+            [(z - old[k]).norm(dim=1) if k in old else z[:, 0] + 1e9 for k in range(plain.K)], 1
         )
-        right = (far.argmin(1) == plain.y[plain.tests[i]]).float().mean()
+        right = (distances.argmin(1) == plain.y[plain.tests[i]]).float().mean()
         assert result.curve("prototypes", "trained")[-1].value[i] == pytest.approx(float(right))
 
 
@@ -63,14 +62,14 @@ def test_without_the_pull_it_is_training_alone_to_the_bit():
     assert curves[0] == curves[1]
     assert runs[0].models.keys() == runs[1].models.keys()
     problem = class_points(4, 2, 5)
-    proto, alone = (
+    proto, separate = (
         Federation(settings.method(), problem)
         for settings in (FedProto(**{"lambda": 0.0}), Separate())
     )
     for number in (1, 2, 3):
         proto.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
-    assert all(torch.equal(proto.state(i), alone.state(i)) for i in range(3))
+        separate.round(a_round(number, **PASSES))
+    assert all(torch.equal(proto.state(i), separate.state(i)) for i in range(3))
 
 
 def test_the_first_round_has_no_means_and_pulls_nothing():
@@ -86,16 +85,16 @@ def test_the_first_round_has_no_means_and_pulls_nothing():
 
 def test_a_stronger_pull_brings_features_nearer_to_the_means():
     problem = class_points(6, 6)
-    apart = []
+    distances = []
     for weight in (0.0, 2.0, 5.0, 10.0):
         run = Federation(FedProto(**{"lambda": weight}).method(), problem)
         for number in range(1, 15):
-            before = run.server
+            previous = run.server
             run.round(a_round(number, epochs=5, lr=0.02))
         z, y = problem.features(run.state(0)[0], 0, "train"), problem.y[problem.rows[0]]
-        apart.append(float((z - before.means[y]).square().mean()))
-    assert apart == sorted(apart, reverse=True)
-    assert apart[-1] < 0.8 * apart[0]
+        distances.append(float((z - previous.means[y]).square().mean()))
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 0.8 * distances[0]
 
 
 def test_the_head_of_the_prototypes_answers_by_the_nearest_mean():
@@ -103,8 +102,8 @@ def test_the_head_of_the_prototypes_answers_by_the_nearest_mean():
     draw = torch.Generator().manual_seed(3)
     W = torch.randn(1, problem.size, generator=draw, dtype=torch.float64)
     means = torch.randn(1, 3, 4, generator=draw, dtype=torch.float64)
-    known = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
-    row = by_prototypes(W, means, known, problem.head)[0]
+    available = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
+    row = by_prototypes(W, means, available, problem.head)[0]
     z = problem.features(W[0], 0, "train")
     assert torch.equal(problem.features(row, 0, "train"), z)
     outputs, _ = problem.outputs(row, 0, "train")

@@ -62,15 +62,15 @@ def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
 
 def test_only_the_shared_layers_travel():
     run = Federation(FedRep().method(), quadratics(3, d=7))
-    down = run.downlink(a_round(), (0, 2))
-    assert received_bytes(down, (0, 1)) == (6 * 8,) * 2  # six float64 of seven
+    downlink = run.downlink(a_round(), (0, 2))
+    assert received_bytes(downlink, (0, 1)) == (6 * 8,) * 2  # six float64 of seven
     run.round(a_round())
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
 
 
-@pytest.mark.parametrize("kind", [FedRep, FedPer])
-def test_more_layers_than_there_are_is_refused(kind):
+@pytest.mark.parametrize("settings_type", [FedRep, FedPer])
+def test_more_layers_than_there_are_is_refused(settings_type):
     with pytest.raises(
         ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"
     ):
-        Federation(kind(shared=3).method(), quadratics(2))
+        Federation(settings_type(shared=3).method(), quadratics(2))

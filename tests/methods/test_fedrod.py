@@ -28,7 +28,7 @@ def test_two_rounds_by_hand():
     h = [0.0, 0.0]
     for number in (1, 2):
         run.round(a_round(number, epochs=2))
-        ends = []
+        trained = []
         for i, (a, b) in enumerate(samples[:2].tolist()):
             assert run.model(i, "global", "received").tolist() == pytest.approx([phi, g])
             assert run.model(i, "personal", "received").tolist() == pytest.approx([phi, g + h[i]])
@@ -39,13 +39,13 @@ def test_two_rounds_by_hand():
                     own_g - 0.1 * (own_g - b),
                     h[i] - 0.1 * (own_g + h[i] - b),
                 )
-            ends.append((own_phi, own_g))
+            trained.append((own_phi, own_g))
             assert run.model(i, "local", "trained").tolist() == pytest.approx([own_phi, own_g])
             assert run.model(i, "personal", "trained").tolist() == pytest.approx(
                 [own_phi, own_g + h[i]]
             )
             assert run.state(i).head.item() == pytest.approx(h[i])
-        phi, g = (ends[0][k] / 4 + 3 * ends[1][k] / 4 for k in (0, 1))
+        phi, g = (trained[0][k] / 4 + 3 * trained[1][k] / 4 for k in (0, 1))
         assert run.server.tolist() == pytest.approx([phi, g])
 
 
@@ -72,22 +72,24 @@ def test_the_personal_head_reaches_what_the_generic_one_misses():
     run = trained(FedRoD(), problem, 249, lr=0.1)
     assert_close(run.server, problem.targets.mean(0), atol=1e-8, rtol=0)
     for i in range(3):
-        own = problem.targets[4 * i : 4 * i + 4, -1].mean()
-        assert_close((run.server[-1:] + run.state(i).head[0]).item(), own.item(), atol=1e-6, rtol=0)
+        best = problem.targets[4 * i : 4 * i + 4, -1].mean()
+        assert_close(
+            (run.server[-1:] + run.state(i).head[0]).item(), best.item(), atol=1e-6, rtol=0
+        )
 
 
 def test_a_head_starts_at_nothing_or_as_a_copy():
-    for start, factor in (("zero", 1.0), ("copy", 2.0)):
-        run = Federation(FedRoD(head_start=start).method(), quadratics(2))
+    for head_start, factor in (("zero", 1.0), ("copy", 2.0)):
+        run = Federation(FedRoD(head_start=head_start).method(), quadratics(2))
         run.round(a_round())
         w = run.initial()
         expected = torch.cat([w[:-1], factor * w[-1:]])
         assert torch.equal(run.model(0, "personal", "received"), expected)
 
 
-def digits(**over):
+def digits(**settings):
     """Clients of the digits as a method sees them, and the common row."""
-    scenario = Scenario.prepare(tiny("fed-rod", **over))
+    scenario = Scenario.prepare(tiny("fed-rod", **settings))
     sizes = tuple(len(c.train) for c in scenario.partition.clients)
     objective = scenario.objective()
     training = LocalTraining(objective, tuple(range(len(sizes))), Roster(sizes), a_round())
@@ -100,11 +102,11 @@ def test_the_loss_and_its_gradient_are_the_balanced_softmax():
     """
     objective, training, w = digits(partition={"name": "dirichlet", "beta": 0.2, "min_size": 8})
     rows = objective.data.rows["train"][1][:20]
-    own = objective.data.y[objective.data.rows["train"][1]]
-    counts = torch.tensor([float((own == c).sum()) for c in range(10)])
-    seen = training.class_counts(1)
-    assert torch.equal(seen.float(), counts[: len(seen)])
-    assert not counts[len(seen) :].any()
+    labels = objective.data.y[objective.data.rows["train"][1]]
+    counts = torch.tensor([float((labels == c).sum()) for c in range(10)])
+    class_counts = training.class_counts(1)
+    assert torch.equal(class_counts.float(), counts[: len(class_counts)])
+    assert not counts[len(class_counts) :].any()
     assert counts.min() == 0
     for gamma in (0.5, 1.0):
         losses, G = objective.gradient(w.unsqueeze(0), [rows], [balanced(training, 1, gamma)])
@@ -137,16 +139,16 @@ def test_a_class_that_is_missing_counts_next_to_nothing_and_stays_finite():
 
 
 @pytest.mark.parametrize(
-    "over",
+    "loss",
     [
         {"label_smoothing": 0.1},
         {"class_weights": "balanced"},
         {"label_smoothing": 0.1, "class_weights": "balanced"},
     ],
 )
-def test_labels_that_are_smoothed_or_weighted_have_a_loss(over):
-    few = {"partition": {"name": "dirichlet", "beta": 0.2, "min_size": 8}, "rounds": 2}
-    result = pomona.run(tiny("fed-rod", **few, model={"name": "mlp", "hidden": [8], **over}))
+def test_labels_that_are_smoothed_or_weighted_have_a_loss(loss):
+    skewed = {"partition": {"name": "dirichlet", "beta": 0.2, "min_size": 8}, "rounds": 2}
+    result = pomona.run(tiny("fed-rod", **skewed, model={"name": "mlp", "hidden": [8], **loss}))
     assert all(torch.isfinite(torch.tensor(r.loss)).all() for r in result.rounds)
 
 
@@ -155,9 +157,9 @@ def test_heads_add_and_their_outputs_too():
     objective, _, w = digits()
     head = slice(objective.layers[-1].start, objective.layers[-1].stop)
     h = torch.randn(1, head.stop - head.start, generator=torch.Generator().manual_seed(2))
-    only = w.clone()
-    only[head] = h[0]
-    sums = objective.outputs(w, 0, "test")[0] + objective.outputs(only, 0, "test")[0]
+    personal = w.clone()
+    personal[head] = h[0]
+    sums = objective.outputs(w, 0, "test")[0] + objective.outputs(personal, 0, "test")[0]
     assert_close(
         objective.outputs(added(w.unsqueeze(0), h, head)[0], 0, "test")[0],
         sums,

@@ -34,11 +34,13 @@ def test_three_rounds_are_those_of_plain_pytorch():
     layers = [[m for m in model if hasattr(m, "weight")] for model in models]
     common = [flat(layer) for layer in layers[0]]
     masks = [[torch.zeros_like(w, dtype=torch.bool) for w in common] for _ in models]
-    own = [[w.clone() for w in common] for _ in models]
+    personal = [[w.clone() for w in common] for _ in models]
     for number in (1, 2, 3):
         for i, model in enumerate(models):
-            before = [o.where(m, w) for o, m, w in zip(own[i], masks[i], common, strict=True)]
-            for layer, w in zip(layers[i], before, strict=True):
+            received = [
+                o.where(m, w) for o, m, w in zip(personal[i], masks[i], common, strict=True)
+            ]
+            for layer, w in zip(layers[i], received, strict=True):
                 put(layer, w)
             for moves, epochs, purpose in ((True, 2, "personal"), (False, None, "training")):
                 steps = plain.sgd(model.parameters())
@@ -49,17 +51,17 @@ def test_three_rounds_are_those_of_plain_pytorch():
                     steps.step()
                     for layer, w, m in zip(layers[i], last, masks[i], strict=True):
                         put(layer, flat(layer).where(m == moves, w))
-            own[i] = [flat(layer) for layer in layers[i]]
-            for m, w, v in zip(masks[i], before, own[i], strict=True):
-                change, ones = (v - w).abs().tolist(), int(m.sum())
+            personal[i] = [flat(layer) for layer in layers[i]]
+            for m, w, v in zip(masks[i], received, personal[i], strict=True):
+                change, personal_count = (v - w).abs().tolist(), int(m.sum())
                 shared = sorted((j for j in range(len(m)) if not m[j]), key=lambda j: -change[j])
-                count = min(round(p * len(shared)), int(alpha * len(m)) - ones)
+                count = min(round(p * len(shared)), int(alpha * len(m)) - personal_count)
                 m[[j for j in shared[: max(count, 0)] if change[j]]] = True
         for k, w in enumerate(common):
             share = torch.stack([n * (~m[k]).float() for n, m in zip(plain.n, masks, strict=True)])
-            total, V = share.sum(0), torch.stack([o[k] for o in own])
+            total, V = share.sum(0), torch.stack([o[k] for o in personal])
             common[k] = torch.where(total > 0, (share * V).sum(0) / total.clamp_min(1), w)
-    assert all(0.3 < m.double().mean() <= alpha for each in masks for m in each)
+    assert all(0.3 < m.double().mean() <= alpha for client_masks in masks for m in client_masks)
     result = plain.run()
     for i, model in enumerate(models):
         assert_same(result.models[i], model)
@@ -72,32 +74,32 @@ def test_growth_by_hand():
     mask = torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1, 0]]).bool()
     change = torch.tensor([[1.0, 4, 2, 3, 9, 9, 5, 6], [0, 0, 0, 1, 9, 9, 9, 9]])
     expected = torch.tensor([[0, 1, 0, 1, 1, 1, 0, 1], [0, 0, 0, 1, 1, 1, 1, 0]]).bool()
-    kept = mask.clone()
+    copy = mask.clone()
     assert torch.equal(grow_masks(mask, change, layers, settings), expected)
-    assert torch.equal(mask, kept), "the round may not count"
+    assert torch.equal(mask, copy), "the round may not count"
 
 
 def test_each_parameter_is_the_mean_of_those_who_share_it():
     w, ids, roster = torch.zeros(4), (0, 1, 2), Roster((1, 2, 5))
     V = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]])
-    own = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 1, 1]]).bool()
-    found = server().aggregate(w + 7, {"model": V, "personal": own}, ids, roster, a_round())
+    personal = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 1, 1]]).bool()
+    mean = server().aggregate(w + 7, {"model": V, "personal": personal}, ids, roster, a_round())
     expected = torch.tensor([(1 + 10 + 45) / 8, (12 + 50) / 7, 3.0, 7.0])
-    assert_close(found, expected)
+    assert_close(mean, expected)
 
 
 @pytest.mark.parametrize("settings", [{"rate": 0.0}, {"limit": 0.0}])
 def test_nothing_of_ones_own_is_fedavg_local_to_the_bit(settings):
-    one, two = (
+    select, fedavg = (
         Federation(s.method(), uneven(5, 3, 2)) for s in (FedSelect(**settings), FedAvgLocal())
     )
     for number in (1, 2, 3):
-        one.round(a_round(number, **PASSES))
-        two.round(a_round(number, **PASSES))
+        select.round(a_round(number, **PASSES))
+        fedavg.round(a_round(number, **PASSES))
         for i in range(3):
-            ours = one.model(i, "personal", "trained")
-            assert torch.equal(ours, two.model(i, "local", "trained"))
-    assert torch.equal(one.server, two.server)
+            ours = select.model(i, "personal", "trained")
+            assert torch.equal(ours, fedavg.model(i, "local", "trained"))
+    assert torch.equal(select.server, fedavg.server)
     runs = [pomona.run(tiny(*case)) for case in (("fedselect", settings), ("fedavg-local",))]
     curves = [
         [e.loss for e in run.curve(model, "trained")]

@@ -16,9 +16,9 @@ from pomona.scenario import Scenario
 from problems import tiny
 
 
-def contrast(z, near, far, tau):
+def contrast(z, positive, negative, tau):
     """The paper's logarithm, as printed, of the mean over samples."""
-    a, b = (torch.exp(cosine_similarity(z, w) / tau) for w in (near, far))
+    a, b = (torch.exp(cosine_similarity(z, w) / tau) for w in (positive, negative))
     return -torch.log(a / (a + b)).mean()
 
 
@@ -35,17 +35,17 @@ def test_three_rounds_are_those_of_plain_pytorch(name, mu, gamma):
         common = averaged([model.shared_body for model in models], p)
         for i, model in enumerate(models):
             model.shared_body.load_state_dict(common)
-            before = deepcopy(model)
+            received = deepcopy(model)
             steps = plain.sgd(model.parameters())
             for x, y in plain.batches(i, number):
                 a, b = model.own_body(x), model.shared_body(x)
                 loss = cross_entropy(model.fc2(torch.cat([a, b], 1)), y)
                 if last[i] is not None:
                     with torch.no_grad():
-                        own, shared = before.own_body(x), before.shared_body(x)
+                        private, shared = received.own_body(x), received.shared_body(x)
                         older = last[i](x)
                     loss = loss + mu * contrast(b, shared, older, 0.4)
-                    loss = loss + gamma * contrast(a, own, shared, 0.4)
+                    loss = loss + gamma * contrast(a, private, shared, 0.4)
                 steps.zero_grad()
                 loss.backward()
                 steps.step()
@@ -70,10 +70,10 @@ def test_bodies_differ_and_the_method_sets_them():
     scenario = Scenario.prepare(tiny("fenda"))
     module = scenario.module()
     assert scenario.config.model.bodies == 2
-    own, shared = module.own_body.fc1.weight, module.shared_body.fc1.weight
-    assert own.shape == shared.shape
-    assert not torch.equal(own, shared)
-    assert module.fc2.weight.shape[1] == 2 * len(own)
+    private, shared = module.own_body.fc1.weight, module.shared_body.fc1.weight
+    assert private.shape == shared.shape
+    assert not torch.equal(private, shared)
+    assert module.fc2.weight.shape[1] == 2 * len(private)
 
 
 def test_a_network_without_a_linear_layer_above_others_is_refused():

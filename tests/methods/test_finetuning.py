@@ -27,7 +27,7 @@ each_method = pytest.mark.parametrize(
 )
 
 
-def one_each(*samples):
+def single_samples(*samples):
     """Clients with one sample each, a number."""
     return Quadratics(
         torch.tensor(samples, dtype=torch.float64).unsqueeze(1), [[i] for i in range(len(samples))]
@@ -54,7 +54,7 @@ def test_under_a_cosine_each_round_fine_tunes_at_the_full_rate_and_trains_at_its
     factor to the mean.
     """
     config, mean = run_of(rounds), sum(samples) / len(samples)
-    run = Federation(settings.method(), one_each(*samples))
+    run = Federation(settings.method(), single_samples(*samples))
     w = run.initial().item()
     for number, factor in enumerate(cosine(rounds), 1):
         run.round(round_of(config, number))
@@ -69,7 +69,7 @@ def test_under_a_cosine_each_round_fine_tunes_at_the_full_rate_and_trains_at_its
 @pytest.mark.parametrize("rounds", [1, 20])
 def test_an_unseen_client_is_fine_tuned_at_the_full_rate(settings, rounds):
     """It comes after the last round, when the rate of a cosine over 20 is 0.006 of the run's."""
-    run = Federation(settings.method(), one_each(3.0, -1.0), members=(0,))
+    run = Federation(settings.method(), single_samples(3.0, -1.0), members=(0,))
     w = run.initial().item()
     state, row = run.method.server.add_clients(run.server, (1,), run.roster)
     roster = run.roster.plus(1, run.everybody)
@@ -94,12 +94,12 @@ def test_two_phases_are_those_of_plain_pytorch(name):
     models, p = plain.networks(), [n / sum(plain.n) for n in plain.n]
     mu = 0.01 if name == "fedprox-ft" else 0.0
     for i, model in enumerate(models):
-        start = [w.detach().clone() for w in model.parameters()]
+        initial = [w.detach().clone() for w in model.parameters()]
         steps = plain.sgd(model.parameters())
         for x, y in plain.batches(i, 1):
-            near = sum(((a - b) ** 2).sum() for a, b in zip(model.parameters(), start, strict=True))
+            d = sum(((a - b) ** 2).sum() for a, b in zip(model.parameters(), initial, strict=True))
             steps.zero_grad()
-            (cross_entropy(model(x), y) + mu / 2 * near).backward()
+            (cross_entropy(model(x), y) + mu / 2 * d).backward()
             steps.step()
     common, result = averaged(models, p), plain.run()
     for i, model in enumerate(models):  # the headline model is what comes after the last round

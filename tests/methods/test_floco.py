@@ -39,13 +39,13 @@ def test_a_step_moves_each_corner_by_its_weight():
     run.round(a_round(1, lr=0.0))
     centre = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
     run.server = run.server.__class__(run.server.model, run.server.body, centre, run.server.radii)
-    before = run.server.model
+    model = run.server.model
     run.round(a_round(2, lr=0.5))
-    h = centre[0] @ before[2:]
-    assert_close(run.server.model[:2], (before[:2] + 8) / 2)
-    assert_close(run.server.model[2:], before[2:] - 0.5 * centre[0] * (h - 8))
-    assert_close(run.model(0, "personal", "received"), torch.cat([before[:2], h.reshape(1)]))
-    assert_close(run.model(0, "global", "received")[2], before[2:].mean())
+    h = centre[0] @ model[2:]
+    assert_close(run.server.model[:2], (model[:2] + 8) / 2)
+    assert_close(run.server.model[2:], model[2:] - 0.5 * centre[0] * (h - 8))
+    assert_close(run.model(0, "personal", "received"), torch.cat([model[:2], h.reshape(1)]))
+    assert_close(run.model(0, "global", "received")[2], model[2:].mean())
 
 
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1), st.floats(0, 3))
@@ -81,9 +81,9 @@ def test_clients_who_change_alike_are_near_and_others_far():
     centres = spread(components(groups, 3))
     assert centres.sum(1) == pytest.approx(np.ones(12))
     assert (centres >= 0).all()
-    far = np.linalg.norm(centres[:, None] - centres[None], axis=2)
-    same = np.equal.outer(np.arange(12) // 4, np.arange(12) // 4)
-    assert far[same].max() < 0.3 * far[~same].min()
+    distances = np.linalg.norm(centres[:, None] - centres[None], axis=2)
+    same_group = np.equal.outer(np.arange(12) // 4, np.arange(12) // 4)
+    assert distances[same_group].max() < 0.3 * distances[~same_group].min()
     assert energy(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(0.5)
 
 
@@ -101,8 +101,8 @@ def test_regions_begin_after_their_round_for_those_who_were_there():
 
 
 def test_a_run_on_digits_has_models_of_one_shape_and_repeats():
-    one, two = (
+    single, parallel = (
         pomona.run(tiny("floco", {"region_round": 1, "corners": 3}, workers=w)) for w in (1, 2)
     )
-    assert all(torch.equal(one.models[0][k], v) for k, v in two.models[0].items())
-    assert {r.bytes_up[0] for r in one.rounds} == {4 * (64 * 8 + 8 + 3 * 90)}
+    assert all(torch.equal(single.models[0][k], v) for k, v in parallel.models[0].items())
+    assert {r.bytes_up[0] for r in single.rounds} == {4 * (64 * 8 + 8 + 3 * 90)}

@@ -19,25 +19,25 @@ PRIVATE = {"valve.conditions", "head.weight", "head.bias"}
 def conditioned(w, z, c):
     """Equation 3, with gamma and beta of a linear layer, ReLU and layer normalisation each."""
 
-    def of(name):
+    def valve(name):
         hidden = torch.relu(linear(c, w[f"valve.{name}.0.weight"], w[f"valve.{name}.0.bias"]))
         norm = w[f"valve.{name}.2.weight"], w[f"valve.{name}.2.bias"]
         return layer_norm(hidden, hidden.shape, *norm)
 
-    return torch.relu((of("gamma") + 1) * z + of("beta"))
+    return torch.relu((valve("gamma") + 1) * z + valve("beta"))
 
 
 def objective(w, x, y, received, lam, mu):
     """Equations 8 to 11, term by term, with the conditions and the embeddings as received."""
     p, g, C = received
     z = torch.relu(linear(x.flatten(1), w["body.fc1.weight"], w["body.fc1.bias"]))
-    common, now = conditioned(w, z, g), w["valve.embeddings"]
-    similar = torch.stack([cosine_similarity(common, v.unsqueeze(0)) for v in now], 1).exp()
+    common, embeddings = conditioned(w, z, g), w["valve.embeddings"]
+    similar = torch.stack([cosine_similarity(common, v.unsqueeze(0)) for v in embeddings], 1).exp()
     angle = -torch.log(similar[range(len(y)), y] / similar.sum(1)).mean()
     magnitude = sum(((a - C[k]) ** 2).sum() ** 0.5 for a, k in zip(common, y, strict=True)) / len(y)
     V = torch.cat([t.flatten() for k, t in w.items() if "gamma" in k or "beta" in k])
     outputs = linear(conditioned(w, z, p), w["head.weight"], w["head.bias"])
-    norms = (V**2).sum() ** 0.5 + (now**2).sum() ** 0.5
+    norms = (V**2).sum() ** 0.5 + (embeddings**2).sum() ** 0.5
     return cross_entropy(outputs, y) + angle + lam * magnitude + mu * norms
 
 
@@ -57,9 +57,9 @@ def test_three_rounds_are_those_of_plain_pytorch(lam, mu):
             k: sum(n * w[k].detach() for n, w in zip(plain.n, models, strict=True)) / sum(plain.n)
             for k in models[0].keys() - PRIVATE
         }
-        for w, own in zip(models, shares, strict=True):
+        for w, class_shares in zip(models, shares, strict=True):
             C = mean["valve.embeddings"]
-            mean["valve.conditions"] = torch.stack([own @ C, C.sum(0)]) / plain.K
+            mean["valve.conditions"] = torch.stack([class_shares @ C, C.sum(0)]) / plain.K
             for k, tensor in mean.items():
                 w[k].data = tensor.clone()
 
@@ -84,9 +84,9 @@ def test_the_method_sets_the_valve_and_shares_neither_head_nor_conditions():
     scenario = Scenario.prepare(tiny("gpfl"))
     assert scenario.config.model.valve
     module, network = scenario.module(), build(ModelSettings(hidden=(8,)), (1, 8, 8), 10)
-    sent = pomona.run(tiny("gpfl", rounds=1)).rounds[0].bytes_up[0]
+    uplink_bytes = pomona.run(tiny("gpfl", rounds=1)).rounds[0].bytes_up[0]
     private = sum(p.numel() for k, p in module.named_parameters() if k in PRIVATE)
-    assert sent == 4 * (sum(p.numel() for p in module.parameters()) - private)
+    assert uplink_bytes == 4 * (sum(p.numel() for p in module.parameters()) - private)
     assert private == 2 * 8 + sum(p.numel() for p in network[-1].parameters())
 
 

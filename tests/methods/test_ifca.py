@@ -18,10 +18,10 @@ from problems import Federation, Quadratics, a_round, judged, quadratics, traine
 
 def test_one_model_is_fedavg_to_the_bit():
     problem = uneven(5, 3, 1)
-    one, two = (trained(IFCA(clusters=1), problem, 4), trained(FedAvg(), problem, 4))
-    assert torch.equal(one.server.models[0], two.server)
-    assert torch.equal(one.model(0, "personal", "received"), two.model(0, "global", "received"))
-    assert one.method.server.closing(one.server, one.roster, a_round()) is None
+    ifca, fedavg = (trained(IFCA(clusters=1), problem, 4), trained(FedAvg(), problem, 4))
+    assert torch.equal(ifca.server.models[0], fedavg.server)
+    assert torch.equal(ifca.model(0, "personal", "received"), fedavg.model(0, "global", "received"))
+    assert ifca.method.server.closing(ifca.server, ifca.roster, a_round()) is None
 
 
 def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
@@ -29,8 +29,8 @@ def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
     problem = uneven(4, 2, 3)
     run = Federation(IFCA(clusters=3).method(), problem)
     models = run.server.models.clone()
-    down = run.downlink(a_round())
-    assert all(torch.equal(down[entry(k)].bank[0], w) for k, w in enumerate(models))
+    downlink = run.downlink(a_round())
+    assert all(torch.equal(downlink[entry(k)].bank[0], w) for k, w in enumerate(models))
     run.round(a_round())
     centres = [problem.targets[r].mean(0) for r in problem.rows]
     # the losses differ by the distance alone

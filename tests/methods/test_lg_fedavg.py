@@ -36,8 +36,8 @@ def test_with_everything_shared_it_is_fedavg_to_the_bit():
 
 def test_with_nothing_shared_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    lg, alone = (trained(LGFedAvg(shared=0), problem), trained(Separate(), problem))
-    assert all(torch.equal(lg.state(i).kept, alone.state(i)) for i in range(3))
+    lg, separate = (trained(LGFedAvg(shared=0), problem), trained(Separate(), problem))
+    assert all(torch.equal(lg.state(i).kept, separate.state(i)) for i in range(3))
     assert all(not reply.uplink["model"].nbytes for reply in lg.replies)
 
 

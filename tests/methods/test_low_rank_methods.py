@@ -25,9 +25,9 @@ A, B = 2 * 64, 2 * 8  # numbers of rank 2 at the mlp's first layer, of 64 inputs
 HEAD = 8 * 10 + 10
 
 
-def lora(name, settings=None, rank=2, lora=None, **over):
+def lora(name, settings=None, rank=2, lora=None, **overrides):
     train = {"lora": {"rank": rank, "on": ["fc1"], **(lora or {})}}
-    return tiny(name, settings, model={"name": "mlp", "hidden": [8], "train": train}, **over)
+    return tiny(name, settings, model={"name": "mlp", "hidden": [8], "train": train}, **overrides)
 
 
 # FedSA-LoRA
@@ -47,7 +47,7 @@ def test_fedsa_averages_a_and_keeps_b_and_head():
 
 
 @pytest.mark.parametrize(
-    ("settings", "other", "d"),
+    ("settings", "plain_settings", "d"),
     [
         ({}, FedPer(shared=("*.lora_A.*", "*.bias")), 7),
         ({}, FedPer(), 4),
@@ -55,12 +55,12 @@ def test_fedsa_averages_a_and_keeps_b_and_head():
         ({"head": "shared"}, FedAvg(), 4),
     ],
 )
-def test_fedsa_becomes_other_methods_to_the_bit(settings, other, d):
+def test_fedsa_becomes_other_methods_to_the_bit(settings, plain_settings, d):
     problem = quadratics(3, samples=5, d=d)
-    run, plain = trained(FedSALoRA(**settings), problem), trained(other, problem)
+    run, plain = trained(FedSALoRA(**settings), problem), trained(plain_settings, problem)
     assert torch.equal(run.server, plain.server)
     for i in range(3):
-        name = "global" if isinstance(other, FedAvg) else "personal"
+        name = "global" if isinstance(plain_settings, FedAvg) else "personal"
         assert torch.equal(run.model(i, "personal", "received"), plain.model(i, name, "received"))
 
 
@@ -68,8 +68,8 @@ def test_fedsa_sends_a_of_a_network_and_trains_all():
     run = pomona.run(lora("fedsa-lora"))
     assert {tuple(r.bytes_up) for r in run.rounds} == {(4 * A,) * 4}
     assert {tuple(r.bytes_down) for r in run.rounds} == {(4 * A,) * 4}
-    one, two = run.models[0], run.models[1]
-    assert [name for name in one if torch.equal(one[name], two[name])] == ["fc1.lora_A.weight"]
+    a, b = run.models[0], run.models[1]
+    assert [name for name in a if torch.equal(a[name], b[name])] == ["fc1.lora_A.weight"]
     shared = pomona.run(lora("fedsa-lora", {"head": "shared"}))
     assert {tuple(r.bytes_up) for r in shared.rounds} == {(4 * (A + HEAD),) * 4}
 
@@ -104,13 +104,13 @@ def test_ffas_mean_of_b_is_the_mean_of_the_products():
 def test_ffa_trains_a_network_without_changes_as_fedavg_and_a_resumed_run_is_the_whole(tmp_path):
     problem = quadratics(3, samples=5)
     assert torch.equal(trained(FFALoRA(), problem).server, trained(FedAvg(), problem).server)
-    whole = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "whole")
+    uninterrupted = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "whole")
     pomona.run(lora("ffa-lora", rounds=2), tmp_path / "parts")
-    parts = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "parts", resume=True)
-    assert all(torch.equal(parts.models[0][k], v) for k, v in whole.models[0].items())
+    resumed = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "parts", resume=True)
+    assert all(torch.equal(resumed.models[0][k], v) for k, v in uninterrupted.models[0].items())
     # as a bench looks for its cells
-    found = read_state(tmp_path / "whole", lora("ffa-lora", rounds=3))
-    assert found.state == "finished"
+    status = read_state(tmp_path / "whole", lora("ffa-lora", rounds=3))
+    assert status.state == "finished"
 
 
 # FedDPA
@@ -125,24 +125,24 @@ def test_a_feddpa_model_is_the_sum_of_two_changes(share):
     space = ParameterSpace(module)
     row = torch.randn(space.trained)
     module.load_state_dict(space.unpack(row), strict=False)
-    parts = [part for part in module if isinstance(part, Lora)]
-    pairs = [(p.lora_A.weight.flatten(1).clone(), p.lora_B.weight.flatten(1)) for p in parts]
+    adapters = [part for part in module if isinstance(part, Lora)]
+    pairs = [(p.lora_A.weight.flatten(1).clone(), p.lora_B.weight.flatten(1)) for p in adapters]
     expected = [
         p.frozen.weight.flatten(1)
         + 0.5 * ((1 - share) * b[:, :2] @ a[:2] + share * b[:, 2:] @ a[2:])
-        for p, (a, b) in zip(parts, pairs, strict=True)
+        for p, (a, b) in zip(adapters, pairs, strict=True)
     ]
     layout = Initial.from_space(space, lambda _: row, row[:0])
     changes = Changes.from_layout(layout)
     assert int(changes.local.sum()) == space.trained // 2
     module.load_state_dict(space.unpack(row * changes.sum(share, row)), strict=False)
-    for part, weight in zip(parts, expected, strict=True):
-        assert_close(part.weight.flatten(1), weight)
+    for adapter, weight in zip(adapters, expected, strict=True):
+        assert_close(adapter.weight.flatten(1), weight)
     module.load_state_dict(space.unpack(row * changes.without_local(row)), strict=False)
-    for part, (a, _) in zip(parts, pairs, strict=True):
-        assert not part.lora_A.weight[2:].any()
-        assert not part.lora_B.weight[:, 2:].any()
-        assert torch.equal(part.lora_A.weight.flatten(1)[:2], a[:2])
+    for adapter, (a, _) in zip(adapters, pairs, strict=True):
+        assert not adapter.lora_A.weight[2:].any()
+        assert not adapter.lora_B.weight[:, 2:].any()
+        assert torch.equal(adapter.lora_A.weight.flatten(1)[:2], a[:2])
 
 
 def test_a_feddpa_round_by_hand():
@@ -154,21 +154,21 @@ def test_a_feddpa_round_by_hand():
     run = Federation(FedDPA(share=0.25).method(), Quadratics(sample, [[0]]))
     a_g, a_l, b_g, b_l, h = run.initial().tolist()
     run.round(a_round(lr=0.5))
-    own = [(a_l + 8) / 2, b_l - 0.125 * (b_l / 4 - 8)]
-    assert run.state(0).kept[0].tolist() == pytest.approx(own)
+    local = [(a_l + 8) / 2, b_l - 0.125 * (b_l / 4 - 8)]
+    assert run.state(0).kept[0].tolist() == pytest.approx(local)
     assert run.server.tolist() == pytest.approx([(x + 8) / 2 for x in (a_g, b_g, h)])
     assert run.model(0, "global", "received").tolist() == [a_g, 0, b_g, 0, h]
     assert run.model(0, "personal", "received").tolist() == [a_g, a_l, 0.75 * b_g, b_l / 4, h]
     assert run.model(0, "personal", "trained").tolist() == pytest.approx(
-        [a_g, own[0], 0.75 * b_g, own[1] / 4, h]
+        [a_g, local[0], 0.75 * b_g, local[1] / 4, h]
     )
 
 
 def test_feddpas_global_change_is_fedavgs_and_without_changes_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5, d=7)
     run, plain = trained(FedDPA(), problem), trained(FedAvg(), problem)
-    own = Changes.from_layout(run.initial).local
-    assert torch.equal(run.server, plain.server[~own])
+    local = Changes.from_layout(run.initial).local
+    assert torch.equal(run.server, plain.server[~local])
     problem = quadratics(3, samples=5, d=4)
     run, plain = trained(FedDPA(), problem), trained(FedAvg(), problem)
     assert torch.equal(run.server, plain.server)
@@ -186,7 +186,7 @@ def test_feddpa_halves_the_traffic_and_an_odd_rank_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "other"),
+    ("name", "settings", "title"),
     [
         ("ffa-lora", {}, "FedAvg"),
         ("fedsa-lora", {}, "FedPer"),
@@ -194,18 +194,18 @@ def test_feddpa_halves_the_traffic_and_an_odd_rank_is_refused():
         ("feddpa", {}, "FedAvg"),
     ],
 )
-def test_a_run_says_that_there_is_no_low_rank_change(name, settings, other):
+def test_a_run_says_that_there_is_no_low_rank_change(name, settings, title):
     notes, changed = Notes(), Notes()
     pomona.run(tiny(name, settings, rounds=1), callback=notes)
     pomona.run(lora(name, settings, rounds=1), callback=changed)
-    assert [text for text in notes.said if f"{name} is {other} here: no low-rank" in text]
+    assert [text for text in notes.said if f"{name} is {title} here: no low-rank" in text]
     assert not [text for text in changed.said if f"{name} is" in text]
 
 
 @pytest.mark.parametrize("name", ["ffa-lora", "fedsa-lora", "feddpa"])
 def test_workers_and_rows_of_one_call_give_the_same_models(name):
-    runs = [pomona.run(lora(name, **over)) for over in ({}, {"workers": 2}, {"rows_per_call": 4})]
-    for other in runs[1:]:
+    runs = [pomona.run(lora(name, **keys)) for keys in ({}, {"workers": 2}, {"rows_per_call": 4})]
+    for run in runs[1:]:
         for i in range(4):
             for k, v in runs[0].models[i].items():
-                assert_close(other.models[i][k], v, rtol=1e-5, atol=1e-6)
+                assert_close(run.models[i][k], v, rtol=1e-5, atol=1e-6)

@@ -21,31 +21,30 @@ from problems import Federation, Quadratics, a_round, equal, passes, states, sui
 
 def observed(run):
     """The named models observed in each member's last visit."""
-    return {f"{i}/{named}": t["w"] for i in run.ids for named, t in run.models(i).items()}
+    return {f"{i}/{key}": t["w"] for i in run.ids for key, t in run.models(i).items()}
 
 
-@pytest.mark.long
 @pytest.mark.long
 @every_method
 def test_who_is_no_member_is_as_good_as_not_there(name, settings):
     """Four places with three members give what three places give: names and streams are the same,
     and so are sizes.
     """
-    few = Federation(method(name, settings), suited(METHODS[name](**settings), uneven(1, 4, 2)))
-    three = uneven(1, 4, 2)
+    fewer = Federation(method(name, settings), suited(METHODS[name](**settings), uneven(1, 4, 2)))
+    problem = uneven(1, 4, 2)
     five = Quadratics(
-        torch.cat([three.targets, torch.full((3, 5), 9.0).double()]), [*three.rows, [7, 8, 9]]
+        torch.cat([problem.targets, torch.full((3, 5), 9.0).double()]), [*problem.rows, [7, 8, 9]]
     )
-    many = Federation(
+    with_place = Federation(
         method(name, settings), suited(METHODS[name](**settings), five), members=(0, 1, 2)
     )
     for number in (1, 2, 3):
-        few.round(passes(name, number))
-        many.round(passes(name, number))
-    one, two = observed(few), observed(many)
-    assert one.keys() == two.keys()
-    for key, model in one.items():
-        assert_close(model, two[key])
+        fewer.round(passes(name, number))
+        with_place.round(passes(name, number))
+    expected, actual = observed(fewer), observed(with_place)
+    assert expected.keys() == actual.keys()
+    for key, model in expected.items():
+        assert_close(model, actual[key])
 
 
 @pytest.mark.long
@@ -113,9 +112,9 @@ def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
     )
     for number in (1, 2):
         run.round(passes(name, number))
-    before = states(run)
+    states_before = states(run)
     _, reply = adapted(run, 3, 3)
-    assert equal(states(run), before)
+    assert equal(states(run), states_before)
     assert reply.scores
     assert all(torch.isfinite(t["w"]).all() for t in run.models(3).values())
 
@@ -132,7 +131,7 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
         members=(0, 1, 2),
     )
     run.round(passes(name, 1))
-    seen = []
+    models = []
     state, row = run.method.server.add_clients(run.server, (3,), run.roster)
     roster = run.roster.plus(3, run.everybody)
     run.clients.add_clients((3,), roster, row)
@@ -148,8 +147,8 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
         )
         run.clients.visit(visit, run.method.server.downlink(state, (3,), roster, visit.round))
         run.clients.commit((3,))
-        seen.append({str(named): t["w"] for named, t in run.models(3).items()})
-    assert equal(*seen) or run.method.lasting
+        models.append({str(key): t["w"] for key, t in run.models(3).items()})
+    assert equal(*models) or run.method.lasting
 
 
 @pytest.mark.parametrize(
@@ -170,11 +169,11 @@ def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
     run.round(passes(name, 1))
     if not run.method.server.separable:
         return
-    before = states(run)
+    states_before = states(run)
     run.round(passes(name, 2), ids=(1,))
-    for key, now in states(run).items():
+    for key, tensor in states(run).items():
         if key.startswith("server"):
-            assert torch.equal(now[[0, 2, 3]], before[key][[0, 2, 3]])
+            assert torch.equal(tensor[[0, 2, 3]], states_before[key][[0, 2, 3]])
 
 
 @pytest.mark.parametrize("settings", [APPLE(), APPLE(selection="uniform"), PGFed(mixing="client")])
@@ -184,11 +183,11 @@ def test_without_a_budget_a_newcomers_row_comes_at_once_though_nobody_could_ask_
     for number in (1, 2):
         run.round(a_round(number))
     run.only(0, 1, 2)
-    for number, there in ((3, {0, 1, 2} if settings.name == "apple" else {0, 1}), (4, {0, 1, 2})):
-        down = run.downlink(a_round(number))
-        (bank,) = (rows for rows in down.values() if rows.index.dim() == 2)
+    for number, ready in ((3, {0, 1, 2} if settings.name == "apple" else {0, 1}), (4, {0, 1, 2})):
+        downlink = run.downlink(a_round(number))
+        (bank,) = (rows for rows in downlink.values() if rows.index.dim() == 2)
         for i, row in zip(run.ids, bank.index.tolist(), strict=True):
-            assert {*row} - {i} == there - {i}
+            assert {*row} - {i} == ready - {i}
         run.round(a_round(number))
 
 
@@ -210,8 +209,8 @@ def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first(
 def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
     run = trained(APPLE(dr_lr=0.01, budget=2), uneven(2, 2, 2, 2), lr=0.1)
     run.only(0, 1, 2)
-    down = run.downlink(a_round(4))
-    assert not (down["cores"].index == 3).any()
+    downlink = run.downlink(a_round(4))
+    assert not (downlink["cores"].index == 3).any()
     run.round(a_round(4))
     for i in run.ids:
         assert run.state(i).dr[0, 3] == 0
@@ -260,18 +259,18 @@ def test_fedamp_mixes_members_only():
     run = Federation(FedAMP().method(), uneven(2, 2, 2, 2))
     run.round(a_round(1))
     run.only(0, 2, 3)
-    down = run.downlink(a_round(2))
-    attention = down["attention"].bank[down["attention"].index]
+    downlink = run.downlink(a_round(2))
+    attention = downlink["attention"].bank[downlink["attention"].index]
     assert (attention[:, 1] == 0).all()
     assert_close(attention.sum(1), torch.ones(3, dtype=torch.float64))
-    assert_close(down["cloud"].bank, attention @ run.server)
+    assert_close(downlink["cloud"].bank, attention @ run.server)
 
 
 def test_fedfomo_forgets_a_leaver():
     run = trained(FedFomo(epsilon=0.0), uneven(2, 2, 2), 2, lr=0.1)
     run.only(0, 1)
-    down = run.downlink(a_round(3))
-    assert not (down["models"].index == 2).any()
+    downlink = run.downlink(a_round(3))
+    assert not (downlink["models"].index == 2).any()
     run.round(a_round(3))
     assert all(run.state(i).affinity[0, 2] == 0 for i in run.ids)
 
@@ -290,8 +289,8 @@ def test_corrections_average_over_those_who_are_there(settings, client_rows, ser
     for ids in ((0, 1, 2, 3), (1, 2, 3)):
         run.only(*ids)
         run.round(passes("scaffold", 3))
-        own = torch.cat([getattr(run.state(i), client_rows) for i in ids]).mean(0)
-        assert_close(getattr(run.server, server_rows)[list(ids)].mean(0), own)
+        mean = torch.cat([getattr(run.state(i), client_rows) for i in ids]).mean(0)
+        assert_close(getattr(run.server, server_rows)[list(ids)].mean(0), mean)
 
 
 def test_mocha_counts_members():

@@ -11,50 +11,50 @@ from problems import Federation, a_round, quadratics, trained
 # The last number of a quadratic's model is its head.
 
 
-def omega(kind, N):
+def omega(variant, N):
     """M of the docstring, written out."""
-    one = torch.ones(N, N, dtype=torch.float64)
+    ones = torch.ones(N, N, dtype=torch.float64)
     eye = torch.eye(N, dtype=torch.float64)
-    return eye - one / N if kind == "centring" else eye + (1 - 1 / N) ** 2 * one
+    return eye - ones / N if variant == "centring" else eye + (1 - 1 / N) ** 2 * ones
 
 
-def penalty(H, kind):
+def penalty(H, variant):
     """tr(H M H^T) with the heads as columns; H (N, h) as rows."""
-    return float(torch.trace(H.T @ omega(kind, len(H)) @ H))
+    return float(torch.trace(H.T @ omega(variant, len(H)) @ H))
 
 
-@pytest.mark.parametrize("kind", ["centring", "published"])
-def test_the_pull_is_the_finite_difference_of_the_penalty(kind):
+@pytest.mark.parametrize("name", ["centring", "published"])
+def test_the_pull_is_the_finite_difference_of_the_penalty(name):
     """One step of lr 1 against separate training's: the difference is the gradient of penalty tr(H
     M H^T) at the start.
     """
     problem, N, d = quadratics(3, d=4), 3, 4
-    runs = [Federation(m.method(), problem) for m in (MOCHA(penalty=0.7, omega=kind), Separate())]
-    own = torch.randn(N, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    runs = [Federation(m.method(), problem) for m in (MOCHA(penalty=0.7, omega=name), Separate())]
+    models = torch.randn(N, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for run in runs:
         for i in range(N):
-            run.set_state(i, own[i : i + 1].clone())
-    runs[0].server = own[:, -1:].clone()
+            run.set_state(i, models[i : i + 1].clone())
+    runs[0].server = models[:, -1:].clone()
     for run in runs:
         run.round(a_round(lr=1.0))
     for i in range(N):
         gradient = runs[1].state(i)[0] - runs[0].state(i)[0]
         # the other layers are uncoupled
         assert torch.equal(gradient[:-1], torch.zeros(d - 1, dtype=torch.float64))
-        up, down = own[:, -1:].clone(), own[:, -1:].clone()
-        up[i] += 1e-6
-        down[i] -= 1e-6
-        difference = 0.7 * (penalty(up, kind) - penalty(down, kind)) / 2e-6
+        raised, lowered = models[:, -1:].clone(), models[:, -1:].clone()
+        raised[i] += 1e-6
+        lowered[i] -= 1e-6
+        difference = 0.7 * (penalty(raised, name) - penalty(lowered, name)) / 2e-6
         assert float(gradient[-1]) == pytest.approx(difference, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["centring", "published"])
+@pytest.mark.parametrize("variant", ["centring", "published"])
 @pytest.mark.parametrize("N", [1, 2, 5])
-def test_the_coupling_is_the_matrix(kind, N):
-    M, (own, other) = omega(kind, N), coupling(MOCHA(omega=kind), N)
-    assert_close(M.diagonal(), torch.full((N,), own, dtype=torch.float64))
-    off = M[~torch.eye(N, dtype=torch.bool)]
-    assert_close(off, torch.full_like(off, other))
+def test_the_coupling_is_the_matrix(variant, N):
+    M, (own_weight, other_weight) = omega(variant, N), coupling(MOCHA(omega=variant), N)
+    assert_close(M.diagonal(), torch.full((N,), own_weight, dtype=torch.float64))
+    off_diagonal = M[~torch.eye(N, dtype=torch.bool)]
+    assert_close(off_diagonal, torch.full_like(off_diagonal, other_weight))
 
 
 def test_it_converges_to_the_known_optimum():
@@ -92,13 +92,13 @@ def test_the_published_omega_pulls_the_sum_to_zero():
 def test_without_a_penalty_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
     mocha = Federation(MOCHA(penalty=0.0).method(), problem)
-    alone = Federation(Separate().method(), problem)
+    separate = Federation(Separate().method(), problem)
     coupled = Federation(MOCHA().method(), problem)
     for number in (1, 2):
-        for run in (mocha, alone, coupled):
+        for run in (mocha, separate, coupled):
             run.round(a_round(number, epochs=2, batch_size=1, momentum=0.9, lr=0.05))
     for i in range(3):
-        assert torch.equal(mocha.state(i), alone.state(i))
+        assert torch.equal(mocha.state(i), separate.state(i))
         assert not torch.allclose(mocha.state(i), coupled.state(i))
 
 
@@ -109,18 +109,18 @@ def test_equal_heads_cost_nothing_when_centred():
     for N in (1, 3):
         problem = quadratics(N)
         mocha = Federation(MOCHA(penalty=2.0).method(), problem)
-        alone = Federation(Separate().method(), problem)
-        for run in (mocha, alone):
+        separate = Federation(Separate().method(), problem)
+        for run in (mocha, separate):
             run.round(a_round(lr=0.1, epochs=3 if N == 1 else 1))
         for i in range(N):
-            assert_close(mocha.state(i), alone.state(i))
+            assert_close(mocha.state(i), separate.state(i))
 
 
 def test_only_heads_travel():
     run = Federation(MOCHA().method(), quadratics(4, d=6))
-    down = run.downlink(a_round(), (1, 3))
-    assert down["heads"].bank.shape == (4, 1)
-    assert down["heads"].index.tolist() == [[0, 2, 3], [0, 1, 2]]
+    downlink = run.downlink(a_round(), (1, 3))
+    assert downlink["heads"].bank.shape == (4, 1)
+    assert downlink["heads"].index.tolist() == [[0, 2, 3], [0, 1, 2]]
     run.round(a_round())
     assert {name for reply in run.replies for name in reply.uplink} == {"head"}
     assert all(reply.uplink["head"].shape == (1,) for reply in run.replies)

@@ -22,18 +22,16 @@ def digits():
 
 
 def test_the_contrast_is_the_papers():
-    z, near, far = torch.randn(
-        3, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
+    z, v, w = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def cos(a, b):
         return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
     for tau in (0.1, 0.5, 2.0):
-        one, two = torch.exp(cos(z, near) / tau), torch.exp(cos(z, far) / tau)
-        assert_close(contrast(z, near, far, tau), -torch.log(one / (one + two)).mean())
-    assert contrast(near, near, -near, 0.1).item() == pytest.approx(0, abs=1e-8)
-    assert contrast(z, near, near, 0.5).item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
+        p, q = (torch.exp(cos(z, v) / tau), torch.exp(cos(z, w) / tau))
+        assert_close(contrast(z, v, w, tau), -torch.log(p / (p + q)).mean())
+    assert contrast(v, v, -v, 0.1).item() == pytest.approx(0, abs=1e-8)
+    assert contrast(z, v, v, 0.5).item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
 
 
 def test_features_have_their_samples_whatever_the_order():
@@ -62,16 +60,16 @@ def test_loss_and_gradient_are_those_of_the_sum():
     losses, G = objective.gradient(v.unsqueeze(0), [index], [loss])
 
     x, y = objective.data.gather(index)
-    seen = []
+    passes = []
     for row in (v, w, last):
         module = scenario.module()
         module.load_state_dict(space.unpack(row))
-        seen.append((module, module[:-1](x.clone())))
-    (module, z), (_, near), (_, far) = seen
-    expected = cross_entropy(module[-1](z), y) + 3.0 * contrast(z, near.detach(), far.detach(), 0.4)
-    parts = torch.autograd.grad(expected, list(module.parameters()))
+        passes.append((module, module[:-1](x.clone())))
+    (module, z), (_, p), (_, q) = passes
+    expected = cross_entropy(module[-1](z), y) + 3.0 * contrast(z, p.detach(), q.detach(), 0.4)
+    gradients = torch.autograd.grad(expected, list(module.parameters()))
     assert_close(losses[0], expected.detach())
-    assert_close(G[0], torch.cat([part.flatten() for part in parts]), rtol=1e-4, atol=1e-6)
+    assert_close(G[0], torch.cat([g.flatten() for g in gradients]), rtol=1e-4, atol=1e-6)
 
 
 def losses_of(result):
@@ -105,25 +103,25 @@ def test_training_turns_features_towards_the_global_model():
     scenario, training = digits()
     w, last = (scenario.initial(client) for client in (1, 2))
     pair = [Cached.features(training.objective, row, 0) for row in (w, last)]
-    ends = []
+    contrasts = []
     for mu in (0.0, 5.0):
-        alone = LocalTraining(
+        single = LocalTraining(
             training.objective, (0,), training.roster, a_round(epochs=20, batch_size=16)
         )
         method = MOON(mu=mu).method()
         state, _, _ = method.client.train(
-            last.unsqueeze(0).clone(), {"model": w.unsqueeze(0)}, alone, alone.round
+            last.unsqueeze(0).clone(), {"model": w.unsqueeze(0)}, single, single.round
         )
         z = Cached.features(training.objective, state[0], 0).values
-        ends.append(contrast(z, *(cached.values for cached in pair), 0.5).item())
-    assert ends[1] < ends[0]
+        contrasts.append(contrast(z, *(cached.values for cached in pair), 0.5).item())
+    assert contrasts[1] < contrasts[0]
 
 
 def test_the_last_model_is_the_trained_one_and_absent_clients_keep_theirs():
     run = Federation(MOON().method(), quadratics(3))
     run.round(a_round(1))
-    kept = run.state(1).clone()
+    last = run.state(1).clone()
     for i in (0, 1, 2):
         assert torch.equal(run.state(i)[0], run.model(i, "local", "trained"))
     run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1), kept)
+    assert torch.equal(run.state(1), last)

@@ -38,11 +38,11 @@ def test_two_rounds_by_hand():
 
 def test_without_the_pull_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    run, alone = Federation(mr_mtl(0.0), problem), Federation(Separate().method(), problem)
+    run, separate = Federation(mr_mtl(0.0), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
-        assert all(torch.equal(run.state(i), alone.state(i)) for i in range(3))
+        separate.round(a_round(number, **PASSES))
+        assert all(torch.equal(run.state(i), separate.state(i)) for i in range(3))
 
 
 @pytest.mark.parametrize("weight", [0.5, 3.0])
@@ -79,8 +79,8 @@ def test_it_converges_to_the_mean_regularised_optimum(weight):
     mean = problem.targets.mean(0)
     assert_close(run.server, mean)
     for i, rows in enumerate(problem.rows):
-        own = problem.targets[rows].mean(0)
-        assert_close(run.state(i)[0], (own + weight * mean) / (1 + weight))
+        optimum = problem.targets[rows].mean(0)
+        assert_close(run.state(i)[0], (optimum + weight * mean) / (1 + weight))
 
 
 def test_a_heavy_pull_makes_one_model_of_all():
@@ -96,7 +96,7 @@ def test_a_heavy_pull_makes_one_model_of_all():
 def test_absent_clients_keep_their_models_and_do_not_count_in_the_mean():
     run = Federation(mr_mtl(1.0), quadratics(3))
     run.round(a_round(1))
-    before = run.state(1).clone()
+    model = run.state(1).clone()
     run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1), before)
+    assert torch.equal(run.state(1), model)
     assert_close(run.server, (run.state(0)[0] + run.state(2)[0]) / 2)

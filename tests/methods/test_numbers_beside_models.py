@@ -49,36 +49,36 @@ OF_ONE_CLIENT = {"fedpac"}
 """Methods whose numbers decide how much of one's own head others take, and no mean of all."""
 
 
-def sent(settings, problem, largest, **over):
+def played(settings, problem, largest, **passes):
     """A round's server state, uplinks and all other arguments of ``aggregate``, before its call."""
     run = Federation(settings.method(), problem)
     run.roster = replace(run.roster, largest=largest)
-    before, round_ = run.server, a_round(**over)
+    state, round_ = run.server, a_round(**passes)
     run.round(round_)
     uplink = {k: torch.stack([r.uplink[k] for r in run.replies]) for k in run.replies[0].uplink}
-    return run.method.server, before, uplink, (run.ids, run.roster, round_)
+    return run.method.server, state, uplink, (run.ids, run.roster, round_)
 
 
 def model(server, state, ids, roster, round_):
     """The model that the server sends, as it is used."""
-    down = server.downlink(state, ids, roster, round_)
-    rows = down.get("mean_model", down["model"])
+    downlink = server.downlink(state, ids, roster, round_)
+    rows = downlink.get("mean_model", downlink["model"])
     return rows.bank[rows.index[0]]
 
 
-def moved(server, state, uplink, about):
+def movements(server, state, uplink, arguments):
     """Movement of the next model along each client's own direction, after a unit step of each along
     it (n,).
     """
-    n, name = len(about[0]), "model" if "model" in uplink else "model_delta"
-    w = model(server, state, *about)
-    still = (w if name == "model" else torch.zeros_like(w)).repeat(n, 1)
-    apart = still + torch.eye(n, len(w)).to(w)
-    ends = [
-        model(server, server.aggregate(state, {**uplink, name: W}, *about), *about)
-        for W in (apart, still)
+    n, name = len(arguments[0]), "model" if "model" in uplink else "model_delta"
+    w = model(server, state, *arguments)
+    unmoved = (w if name == "model" else torch.zeros_like(w)).repeat(n, 1)
+    stepped = unmoved + torch.eye(n, len(w)).to(w)
+    models = [
+        model(server, server.aggregate(state, {**uplink, name: W}, *arguments), *arguments)
+        for W in (stepped, unmoved)
     ]
-    return (ends[0] - ends[1])[:n].abs()
+    return (models[0] - models[1])[:n].abs()
 
 
 def forged(uplink, value):
@@ -103,27 +103,27 @@ def test_no_number_gives_a_member_more_than_the_agreed_share(name, settings, mem
 
     What is refused has none; of m members somebody has 1/m at least.
     """
-    kind = METHODS[name](**settings)
-    problem = suited(kind, quadratics(members, samples=4, d=9))
-    server, state, uplink, about = sent(kind, problem, largest, epochs=2, batch_size=2)
-    most = max(largest, 1 / members)
+    method = METHODS[name](**settings)
+    problem = suited(method, quadratics(members, samples=4, d=9))
+    server, state, uplink, arguments = played(method, problem, largest, epochs=2, batch_size=2)
+    share = max(largest, 1 / members)
     for value in [None, *EXTREMES]:
         lie = uplink if value is None else forged(uplink, value)
-        own = {k: t[0] for k, t in lie.items()}
-        if non_finite(own) or server.invalid(own):
+        tensors = {k: t[0] for k, t in lie.items()}
+        if non_finite(tensors) or server.invalid(tensors):
             assert value is not None, "an honest member is let in"
             continue
-        found = moved(server, state, lie, about)
-        assert torch.isfinite(found).all()
-        assert found[0] <= most * found.sum() * (1 + 1e-6), f"{value}: {found / found.sum()}"
-        assert found[1:].min() > 0, "the others count"
+        moves = movements(server, state, lie, arguments)
+        assert torch.isfinite(moves).all()
+        assert moves[0] <= share * moves.sum() * (1 + 1e-6), f"{value}: {moves / moves.sum()}"
+        assert moves[1:].min() > 0, "the others count"
 
 
 def test_all_other_methods_send_no_number_beside_models():
     """Their servers hand rows on, or mix them by what rows and samples say."""
     for name, settings in VARIANTS:
         problem = suited(METHODS[name](**settings), quadratics(3, samples=4, d=9))
-        _, _, uplink, _ = sent(METHODS[name](**settings), problem, 0.5)
+        _, _, uplink, _ = played(METHODS[name](**settings), problem, 0.5)
         numbers = {
             k for k, t in uplink.items() if t.is_floating_point() and t[0].numel() == 1
         } - MODELS
@@ -137,15 +137,15 @@ def test_fednova_counts_the_steps_that_samples_make(steps):
     one of them says.
     """
     problem = quadratics(5, samples=4)
-    about = {"epochs": 2, "batch_size": 1}
-    server, state, uplink, rest = sent(FedNova(), problem, 0.5, **about)
-    honest = server.aggregate(state, uplink, *rest)
-    fedavg, before, plain, _ = sent(FedAvg(), problem, 0.5, **about)
-    assert torch.equal(honest, fedavg.aggregate(before, plain, *rest))
-    assert server.capped_clients(state, uplink, *rest) == {}
+    passes = {"epochs": 2, "batch_size": 1}
+    server, state, uplink, arguments = played(FedNova(), problem, 0.5, **passes)
+    honest = server.aggregate(state, uplink, *arguments)
+    fedavg, fedavg_state, plain, _ = played(FedAvg(), problem, 0.5, **passes)
+    assert torch.equal(honest, fedavg.aggregate(fedavg_state, plain, *arguments))
+    assert server.capped_clients(state, uplink, *arguments) == {}
     lie = forged(uplink, steps)
-    assert torch.equal(server.aggregate(state, lie, *rest), honest)
-    assert server.capped_clients(state, lie, *rest) == {
+    assert torch.equal(server.aggregate(state, lie, *arguments), honest)
+    assert server.capped_clients(state, lie, *arguments) == {
         0: f"steps {steps:.4g}, and its samples make 8 to 8; it counts by those"
     }
 
@@ -154,16 +154,18 @@ def test_fednova_knows_what_batchnorm_makes_of_a_sample_left_over():
     """5 samples in batches of 2: 3 steps an epoch, or 2 where the last sample joins the batch
     before.
     """
-    server, state, uplink, rest = sent(FedNova(), uneven(5, 4, 4), 0.5, batch_size=2, epochs=3)
+    server, state, uplink, arguments = played(
+        FedNova(), uneven(5, 4, 4), 0.5, batch_size=2, epochs=3
+    )
     assert uplink["steps"].squeeze(1).tolist() == [9, 6, 6]
-    for steps, named in ((9, False), (6, False), (5.9, True), (9.1, True)):
-        assert bool(server.capped_clients(state, forged(uplink, steps), *rest)) is named
+    for steps, capped in ((9, False), (6, False), (5.9, True), (9.1, True)):
+        assert bool(server.capped_clients(state, forged(uplink, steps), *arguments)) is capped
 
 
 @pytest.mark.parametrize(("momentum", "pull"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.19), (0.9, 0.19)])
 def test_fednovas_length_is_the_clients_own_to_the_bit(momentum, pull):
     settings, problem = FedNova(mu=pull / 0.1), quadratics(1, samples=3)
-    _, _, uplink, _ = sent(settings, problem, 1.0, epochs=4, batch_size=1, momentum=momentum)
+    _, _, uplink, _ = played(settings, problem, 1.0, epochs=4, batch_size=1, momentum=momentum)
     assert float(uplink["steps"]) == length(12, momentum, settings.mu * 0.1)
 
 
@@ -182,24 +184,26 @@ def test_fednovas_length_of_any_number_of_steps_takes_no_time(steps):
 
 def test_fednova_names_nobody_for_the_rounding_of_many_steps(monkeypatch):
     monkeypatch.setattr(fednova, "EXACT_STEPS", 50)
-    server, state, uplink, rest = sent(
+    server, state, uplink, arguments = played(
         FedNova(mu=0.01), uneven(777, 4), 1.0, batch_size=1, epochs=1, momentum=0.5
     )
-    assert server.capped_clients(state, uplink, *rest) == {}
+    assert server.capped_clients(state, uplink, *arguments) == {}
 
 
 def test_fednova_under_a_limit_moves_a_model_no_further_than_clients_went():
     """16, 2, 2 and 2 samples, batches of 1: p = (1/2, 1/6, 1/6, 1/6), p/a = (1/32, 1/12, 1/12,
     1/12): 1/9, 8/27 ...
     """
-    server, state, uplink, rest = sent(FedNova(), uneven(16, 2, 2, 2), 0.5, batch_size=1)
+    server, state, uplink, arguments = played(FedNova(), uneven(16, 2, 2, 2), 0.5, batch_size=1)
     assert_close(
-        moved(server, state, uplink, rest),
+        movements(server, state, uplink, arguments),
         torch.tensor([1 / 9, *3 * [8 / 27]], dtype=torch.float64),
     )
-    free = replace(rest[1], largest=1.0)
+    free = replace(arguments[1], largest=1.0)
     p, a = torch.tensor([16, 2, 2, 2]).double() / 22, torch.tensor([16, 2, 2, 2]).double()
-    assert_close(moved(server, state, uplink, (rest[0], free, rest[2])), p * (p @ a) / a)
+    assert_close(
+        movements(server, state, uplink, (arguments[0], free, arguments[2])), p * (p @ a) / a
+    )
 
 
 @pytest.mark.parametrize("times", [1.0, 20.0, 1000.0, 1e30, 1e300])
@@ -208,24 +212,24 @@ def test_q_fedavg_limits_what_a_loss_weighs(times):
     most 1/2; others share.
     """
     problem = quadratics(5, samples=4)
-    server, state, uplink, rest = sent(QFedAvg(q=1.0), problem, 0.5)
+    server, state, uplink, arguments = played(QFedAvg(q=1.0), problem, 0.5)
     uplink["risk"][:] = 1.0
     lie = forged(uplink, times)
     share = min(times / (times + 4), 0.5)
-    found = moved(server, state, lie, rest)
+    moves = movements(server, state, lie, arguments)
     assert_close(
-        found / found.sum(), torch.tensor([share, *4 * [(1 - share) / 4]], dtype=torch.float64)
+        moves / moves.sum(), torch.tensor([share, *4 * [(1 - share) / 4]], dtype=torch.float64)
     )
-    assert found.sum() <= 1 + 1e-9
+    assert moves.sum() <= 1 + 1e-9
     if times > 4:
-        (said,) = server.capped_clients(state, lie, *rest).items()
-        assert said == (
+        (note,) = server.capped_clients(state, lie, *arguments).items()
+        assert note == (
             0,
             f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the mean; "
             "it counts for 50 %",
         )
     else:
-        assert server.capped_clients(state, lie, *rest) == {}
+        assert server.capped_clients(state, lie, *arguments) == {}
 
 
 WEIGHTS = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e300)), min_size=1, max_size=8)
@@ -238,18 +242,18 @@ def test_weights_that_a_method_makes_keep_the_limit(clients, largest):
     counted = [n * r for n, r in zip(p, ratios, strict=True)]
     if not sum(counted):
         return
-    found = reweighted(p, counted, largest)
+    weights = reweighted(p, counted, largest)
     if largest == 1:
-        assert found == counted
+        assert weights == counted
         return
-    assert sum(found) <= min(sum(counted), 1) * (1 + 1e-8)
-    assert max(found) <= max(largest, 1 / len(p)) * sum(found) * (1 + 1e-8)
-    kept = [
+    assert sum(weights) <= min(sum(counted), 1) * (1 + 1e-8)
+    assert max(weights) <= max(largest, 1 / len(p)) * sum(weights) * (1 + 1e-8)
+    free = [
         i
         for i in range(len(p))
-        if found[i] < max(found) * (1 - 1e-6) and counted[i] > 1e-6 * sum(counted)
+        if weights[i] < max(weights) * (1 - 1e-6) and counted[i] > 1e-6 * sum(counted)
     ]
     assert all(
-        found[i] / counted[i] == pytest.approx(found[kept[0]] / counted[kept[0]], rel=1e-4)
-        for i in kept
+        weights[i] / counted[i] == pytest.approx(weights[free[0]] / counted[free[0]], rel=1e-4)
+        for i in free
     )

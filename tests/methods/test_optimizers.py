@@ -68,12 +68,12 @@ def test_each_row_takes_the_steps_of_pytorch(
             theirs.step()
         expected.append(parameter.detach())
 
-    moments, given_ = base.optimizer_state(W, round_), gradients.clone()
+    moments, copies = base.optimizer_state(W, round_), gradients.clone()
     for step, G in enumerate(gradients):
         a = sum(count > step for count in steps)
         base.optimizer_step(W[:a], G[:a], moments[:a], round_)
     assert_close(W, torch.stack(expected), atol=1e-6, rtol=1e-6)
-    assert torch.equal(gradients, given_)  # a method may still want them
+    assert torch.equal(gradients, copies)  # a method may still want them
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
@@ -106,46 +106,46 @@ def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
         problem, (0, 1), Federation(Separate().method(), problem).roster, round_
     )
     W = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    part, before = slice(1, 3), W.clone()
-    alone = Quadratics(problem.targets[:, part].contiguous(), problem.rows)
-    short = base.sgd(
-        LocalTraining(alone, (0, 1), training.roster, round_), W[:, part].clone(), round_
+    columns, initial = slice(1, 3), W.clone()
+    narrow = Quadratics(problem.targets[:, columns].contiguous(), problem.rows)
+    expected = base.sgd(
+        LocalTraining(narrow, (0, 1), training.roster, round_), W[:, columns].clone(), round_
     )
-    base.sgd(training, W, round_, 1, columns=part)
-    assert_close(W[:, part], short)
-    assert torch.equal(W[:, :1], before[:, :1])
-    assert torch.equal(W[:, 3:], before[:, 3:])
+    base.sgd(training, W, round_, 1, columns=columns)
+    assert_close(W[:, columns], expected)
+    assert torch.equal(W[:, :1], initial[:, :1])
+    assert torch.equal(W[:, 3:], initial[:, 3:])
 
 
 def test_apples_relationships_take_plain_steps_whatever_the_optimizer():
     """One step: p moves by -dr_lr times the slope, as with sgd; the core by lr in each number, as
     Adam's first step.
     """
-    moved = {}
+    changes = {}
     for name in ("sgd", "adam"):
         run = Federation(METHODS["apple"](dr_lr=0.01).method(), quadratics(2, samples=1))
         core, dr = run.state(0).core[0].clone(), run.state(0).dr[0].clone()
         run.round(a_round(lr=0.1, optimizer=OPTIMIZERS[name](name=name)))
-        moved[name] = run.state(0).core[0] - core, run.state(0).dr[0] - dr
-    assert torch.equal(moved["sgd"][1], moved["adam"][1])
-    assert moved["sgd"][1].abs().min() > 0
+        changes[name] = run.state(0).core[0] - core, run.state(0).dr[0] - dr
+    assert torch.equal(changes["sgd"][1], changes["adam"][1])
+    assert changes["sgd"][1].abs().min() > 0
     assert_close(
-        moved["adam"][0].abs(), torch.full((5,), 0.1, dtype=torch.float64), atol=1e-6, rtol=0
+        changes["adam"][0].abs(), torch.full((5,), 0.1, dtype=torch.float64), atol=1e-6, rtol=0
     )
 
 
-def tiny(method, **over):
+def tiny(method, **settings):
     return pomona.Config(
         method=method,
         data={"name": "digits", "train_limit": 60},
         clients=2,
         rounds=1,
-        **{"lr": 0.1, **over},
+        **{"lr": 0.1, **settings},
     )
 
 
 @pytest.mark.parametrize(
-    ("method", "over", "said"),
+    ("method", "settings", "message"),
     [
         (
             "fedavg",
@@ -169,18 +169,18 @@ def tiny(method, **over):
         ),
     ],
 )
-def test_steps_that_do_not_go_together_are_refused_in_one_line(method, over, said, tmp_path):
-    with pytest.raises(ConfigError, match=said) as caught:
-        pomona.run(tiny(method, **over), tmp_path / "r")
+def test_steps_that_do_not_go_together_are_refused_in_one_line(method, settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=message) as caught:
+        pomona.run(tiny(method, **settings), tmp_path / "r")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "r").exists()
 
 
 def test_a_run_trains_with_adamw():
-    found = {
+    results = {
         name: pomona.run(tiny("fedavg", lr=0.003, batch_size=8, optimizer={"name": name}))
         for name in ("sgd", "adamw")
     }
-    losses = {name: result.rounds[0].loss for name, result in found.items()}
+    losses = {name: result.rounds[0].loss for name, result in results.items()}
     assert losses["sgd"] != losses["adamw"]
-    assert found["adamw"].config["optimizer"]["name"] == "adamw"
+    assert results["adamw"].config["optimizer"]["name"] == "adamw"

@@ -71,7 +71,7 @@ PRIVACY = {
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def method_name(tmp_path, monkeypatch):
     """The name of a method in a module that only this test can import."""
     (tmp_path / "elsewhere.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,37 +79,37 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("elsewhere", None)
 
 
-def private(name, *acknowledged, **over):
+def private(name, *acknowledged, **changes):
     settings = {**PRIVACY, "acknowledge": ["sample-counts", "metrics", *acknowledged]}
-    return tiny(name, privacy=settings, **over)
+    return tiny(name, privacy=settings, **changes)
 
 
-def test_it_passes_the_checks(own):
-    kind = importlib.import_module("elsewhere").Thrice
-    for check in conformance(kind(strength=0.5)):
+def test_it_passes_the_checks(method_name):
+    settings_type = importlib.import_module("elsewhere").Thrice
+    for check in conformance(settings_type(strength=0.5)):
         check()
 
 
-def test_three_gradients_a_batch_cost_what_less_noise_costs(own):
+def test_three_gradients_a_batch_cost_what_less_noise_costs(method_name):
     """Three releases on one batch with noise sigma are one with sigma / sqrt(3)."""
-    scenario = Scenario.prepare(private(own, "gossip"))
+    scenario = Scenario.prepare(private(method_name, "gossip"))
     louder = {**PRIVACY, "noise_multiplier": 3**-0.5, "acknowledge": ["sample-counts", "metrics"]}
-    once = Scenario.prepare(tiny("fedavg", privacy=louder))
-    assert epsilons(scenario) == pytest.approx(epsilons(once), rel=1e-9)
+    single_release = Scenario.prepare(tiny("fedavg", privacy=louder))
+    assert epsilons(scenario) == pytest.approx(epsilons(single_release), rel=1e-9)
     assert min(epsilons(scenario)) > max(epsilons(Scenario.prepare(private("fedavg"))))
 
 
-def test_its_release_is_refused_until_it_is_acknowledged(own):
+def test_its_release_is_refused_until_it_is_acknowledged(method_name):
     with pytest.raises(
         ConfigError, match=r"gossip \(what the neighbours say; or set method.strength=0\)"
     ):
-        Scenario.prepare(private(own))
+        Scenario.prepare(private(method_name))
     with pytest.raises(ConfigError, match="unknown name 'gosip'; did you mean gossip"):
-        Scenario.prepare(private(own, "gosip"))
+        Scenario.prepare(private(method_name, "gosip"))
 
 
-def test_a_report_has_its_title_and_words_without_its_code(own, tmp_path, monkeypatch):
-    pomona.run(tiny(own, {"strength": 0.5}), tmp_path / "run")
+def test_a_report_has_its_title_and_words_without_its_code(method_name, tmp_path, monkeypatch):
+    pomona.run(tiny(method_name, {"strength": 0.5}), tmp_path / "run")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "elsewhere")
     loaded = runs([pomona.load(tmp_path / "run")])
@@ -120,45 +120,45 @@ def test_a_report_has_its_title_and_words_without_its_code(own, tmp_path, monkey
     assert "elsewhere" not in sys.modules
 
 
-def test_a_run_goes_on_and_a_name_of_other_code_is_not_imported_for_it(own, tmp_path):
-    config = tiny(own, {"strength": 0.5})
-    short = config.model_copy(update={"rounds": 2})
-    pomona.run(short, tmp_path / "two")
+def test_a_run_goes_on_and_a_name_of_other_code_is_not_imported_for_it(method_name, tmp_path):
+    config = tiny(method_name, {"strength": 0.5})
+    two_rounds = config.model_copy(update={"rounds": 2})
+    pomona.run(two_rounds, tmp_path / "two")
     assert pomona.run(config, tmp_path / "two", resume=True).final == pomona.run(config).final
-    told = tmp_path / "two" / "config.toml"
+    path = tmp_path / "two" / "config.toml"
     (tmp_path / "trap.py").write_text("raise SystemExit(1)")
-    told.write_text(told.read_text().replace(own, "trap:Mine"))
+    path.write_text(path.read_text().replace(method_name, "trap:Mine"))
     with pytest.raises(CheckpointError, match="is of method trap:Mine, not of elsewhere:Thrice"):
         require_matching_files(config, "", tmp_path / "two")
     assert "trap" not in sys.modules
 
 
-def test_a_quantity_that_no_record_can_keep_is_refused_at_once(own, tmp_path):
+def test_a_quantity_that_no_record_can_keep_is_refused_at_once(method_name, tmp_path):
     """Else the record cannot be read after the last round, and a silo's visit is lost."""
     module = tmp_path / "elsewhere.py"
     module.write_text(MODULE.replace('{"way": (W', '{"way:1": (W'))
     with pytest.raises(ConfigError, match=r"a quantity named 'way:1', .* name it with 1 to 40"):
-        pomona.run(tiny(own, {"strength": 0.5}))
+        pomona.run(tiny(method_name, {"strength": 0.5}))
 
 
-def test_its_settings_are_checked_like_everybodys(own):
-    for tree, said in (
+def test_its_settings_are_checked_like_everybodys(method_name):
+    for tree, message in (
         (
-            {"name": own, "strenght": 1},
+            {"name": method_name, "strenght": 1},
             "unknown key 'method.strenght'; did you mean method.strength",
         ),
-        ({"name": own, "strength": 0}, "method.strength = 0: must be greater than 0"),
+        ({"name": method_name, "strength": 0}, "method.strength = 0: must be greater than 0"),
         ({"name": "elsewhere:Thrize"}, "cannot load 'elsewhere:Thrize'"),
         ({"name": "elsewhere:Bare"}, "elsewhere:Bare is not a method"),
         ({"name": "nowhere:Thrice"}, "cannot load 'nowhere:Thrice'"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             resolve({"method": tree})
 
 
-def test_the_command_line_names_it(own, tmp_path, capsys, monkeypatch):
+def test_the_command_line_names_it(method_name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        main(["run", own, "data=digits", "method.strength=0.5", "--dry-run"])
+        main(["run", method_name, "data=digits", "method.strength=0.5", "--dry-run"])
     assert not stop.value.code
     assert 'name = "elsewhere:Thrice"' in capsys.readouterr().out

@@ -29,15 +29,15 @@ def test_all_layers_global_is_fedavg_to_the_bit():
 
 
 def test_all_layers_local_is_separate_training_to_the_bit():
-    run, alone = (trained(m, single_layer()) for m in (PartialFed(rule="lower-shared"), Separate()))
-    assert all(torch.equal(run.state(i), alone.state(i)) for i in range(3))
+    run, plain = (trained(m, single_layer()) for m in (PartialFed(rule="lower-shared"), Separate()))
+    assert all(torch.equal(run.state(i), plain.state(i)) for i in range(3))
 
 
-@pytest.mark.parametrize(("logit", "other"), [(1e9, FedAvg()), (-1e9, Separate())])
-def test_adaptive_gates_that_are_settled_are_fedavg_and_separate_to_the_bit(logit, other):
+@pytest.mark.parametrize(("logit", "settings"), [(1e9, FedAvg()), (-1e9, Separate())])
+def test_adaptive_gates_that_are_settled_are_fedavg_and_separate_to_the_bit(logit, settings):
     """Batches of two are too small to hold samples back for the gates."""
     problem = quadratics(3, samples=5)
-    run, plain = Federation(PartialFed().method(), problem), Federation(other.method(), problem)
+    run, plain = Federation(PartialFed().method(), problem), Federation(settings.method(), problem)
     for i in range(3):
         run.set_state(
             i, replace(run.state(i), logits=torch.full((1, 2), logit, dtype=torch.float64))
@@ -52,22 +52,22 @@ def test_adaptive_gates_that_are_settled_are_fedavg_and_separate_to_the_bit(logi
 
 
 @pytest.mark.parametrize(
-    ("rule", "gates", "taken"),
+    ("rule", "gates", "shared"),
     [
         ("lower-shared", [1, 0], [1, 1, 1, 1, 0]),
         ("head-shared", [0, 1], [0, 0, 0, 0, 1]),
         ("local-norm", [0.75, 1], [1, 0, 1, 1, 1]),
     ],
 )
-def test_a_rule_starts_from_its_parts(rule, gates, taken):
+def test_a_rule_starts_from_its_parts(rule, gates, shared):
     problem = quadratics(2)
     problem.norms = (slice(1, 2),)
     run = Federation(PartialFed(rule=rule).method(), problem)
     run.round(a_round(1))
     w, last = run.server.clone(), run.state(1)[0].clone()
     run.round(a_round(2))
-    taken = torch.tensor(taken).bool()
-    assert torch.equal(run.model(1, "personal", "received"), torch.where(taken, w, last))
+    shared = torch.tensor(shared).bool()
+    assert torch.equal(run.model(1, "personal", "received"), torch.where(shared, w, last))
     assert run.replies[1].info["gates"].tolist() == gates
 
 
@@ -137,24 +137,24 @@ def test_gates_learn_which_source_is_better():
         PartialFed().method(),
         Quadratics(samples, [list(range(10 * i, 10 * i + 10)) for i in range(4)]),
     )
-    far = torch.cat([common + 5, torch.full((1, 1), 9.0, dtype=torch.float64)], 1)
+    remote = torch.cat([common + 5, torch.full((1, 1), 9.0, dtype=torch.float64)], 1)
     run.server = torch.cat([common[0], torch.tensor([-9.0], dtype=torch.float64)])
-    run.set_state(0, replace(run.state(0), last=far))
+    run.set_state(0, replace(run.state(0), last=remote))
     run.round(a_round(1, epochs=30, lr=0.01), ids=(0,))
     lower, head = run.state(0).logits[0].tolist()
     assert lower > 0 > head
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 2))
-def test_weights_and_gates_never_share_a_sample(sizes, least):
-    sizes = [max(size, least) for size in sizes]
+def test_weights_and_gates_never_share_a_sample(sizes, minimum):
+    sizes = [max(size, minimum) for size in sizes]
     batch = Batch([torch.arange(size) for size in sizes], "training", 3)
-    weights, strategy, learns = halves(batch, least)
+    weights, strategy, learns = halves(batch, minimum)
     assert (weights.purpose, strategy.purpose) == ("training", "strategy")
     for size, w, s, learn in zip(sizes, weights.indices, strategy.indices, learns, strict=True):
-        assert len(w) >= least
-        assert len(s) >= least
-        assert learn == (size // 5 >= least)
+        assert len(w) >= minimum
+        assert len(s) >= minimum
+        assert learn == (size // 5 >= minimum)
         if learn:
             assert len(s) == size // 5
             assert sorted(torch.cat([w, s]).tolist()) == list(range(size))

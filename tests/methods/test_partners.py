@@ -27,15 +27,15 @@ def two_groups():
     )
 
 
-def weights(name, shown, settings, rounds=15):
+def weights(name, quantity, settings, rounds=15):
     """The weight matrix (n, N) that a method reports after some rounds."""
-    over = {"total": rounds, "epochs": 2, "batch_size": 4, "lr": 0.1}
-    run = trained(METHODS[name](**settings), two_groups(), rounds, **over)
-    return run, torch.stack([r.info[shown] for r in run.replies]).numpy()
+    passes = {"total": rounds, "epochs": 2, "batch_size": 4, "lr": 0.1}
+    run = trained(METHODS[name](**settings), two_groups(), rounds, **passes)
+    return run, torch.stack([r.info[quantity] for r in run.replies]).numpy()
 
 
 @pytest.mark.parametrize(
-    ("name", "shown", "settings"),
+    ("name", "quantity", "settings"),
     [
         ("apple", "dr", {"dr_lr": 0.02}),
         ("apple", "dr", {"core_step": "local"}),
@@ -45,10 +45,10 @@ def weights(name, shown, settings, rounds=15):
         ("pgfed", "risk_weights", {"mixing": "client", "risk_lr": 0.0012}),
     ],
 )
-def test_partners_weigh_more_than_twice_as_much_as_strangers(name, shown, settings):
-    _, matrix = weights(name, shown, settings)
-    same, own = GROUPS[:, None] == GROUPS, np.eye(6, dtype=bool)
-    partners, strangers = matrix[same & ~own].mean(), matrix[~same].mean()
+def test_partners_weigh_more_than_twice_as_much_as_strangers(name, quantity, settings):
+    _, matrix = weights(name, quantity, settings)
+    same_group, diagonal = GROUPS[:, None] == GROUPS, np.eye(6, dtype=bool)
+    partners, strangers = matrix[same_group & ~diagonal].mean(), matrix[~same_group].mean()
     assert partners > 0
     assert partners > 2 * strangers
 

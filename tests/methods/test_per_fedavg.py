@@ -49,16 +49,16 @@ def test_without_an_inner_step_it_is_fedavg_to_the_bit(order, beta):
 
 def test_an_inner_step_changes_the_outcome_and_its_batches_are_its_own():
     problem = quadratics(2, samples=6)
-    seen = []
+    batches = []
 
     class Watched(Quadratics):
-        def gradient(self, W, indices, *args, **more):
-            seen.append(indices[0].tolist())
-            return super().gradient(W, indices, *args, **more)
+        def gradient(self, W, indices, *args, **keywords):
+            batches.append(indices[0].tolist())
+            return super().gradient(W, indices, *args, **keywords)
 
     run = Federation(PerFedAvg(alpha=0.1).method(), Watched(problem.targets, problem.rows))
     run.round(a_round(batch_size=2), ids=(0,))
-    adapting, (inner, outer) = seen[0], (seen[1::2], seen[2::2])
+    adapting, (inner, outer) = batches[0], (batches[1::2], batches[2::2])
     assert len(adapting) == 2
     assert len(inner) == len(outer) == 3
     assert (

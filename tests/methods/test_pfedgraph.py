@@ -44,17 +44,17 @@ def test_a_graph_is_the_minimum_of_the_papers_programme():
     change = run.server.models - run.initial()
     s = torch.nn.functional.cosine_similarity(change.unsqueeze(1), change.unsqueeze(0), dim=2)
     p = torch.tensor([5, 3, 4, 2], dtype=torch.float64) / 14
-    down = run.downlink(a_round(3))
+    downlink = run.downlink(a_round(3))
     for i in range(4):
-        found = minimize(
+        optimum = minimize(
             lambda a, i=i: alpha * ((a - p.numpy()) ** 2).sum() - a @ s[i].numpy(),
             p.numpy(),
             bounds=[(0, 1)] * 4,
             constraints={"type": "eq", "fun": lambda a: a.sum() - 1},
             options={"ftol": 1e-14},
         )
-        assert_close(down["graph"].bank[i], torch.from_numpy(found.x), atol=1e-6, rtol=0)
-        assert_close(down["model"].bank[i], down["graph"].bank[i] @ run.server.models)
+        assert_close(downlink["graph"].bank[i], torch.from_numpy(optimum.x), atol=1e-6, rtol=0)
+        assert_close(downlink["model"].bank[i], downlink["graph"].bank[i] @ run.server.models)
 
 
 def test_the_pull_is_the_gradient_of_the_similarities():
@@ -71,10 +71,10 @@ def test_the_neighbours_directions_pull_local_training():
     """A second round by hand: theta_i - lr (g_i - mu cosine_gradient)."""
     problem, mu = quadratics(3, samples=3), 0.7
     run = trained(PFedGraph(mu=mu), problem, 1, lr=0.1)
-    down = run.downlink(a_round(2))
+    downlink = run.downlink(a_round(2))
     run.round(a_round(2))
     for i in range(3):
-        theta, u = (down[k].bank[i] for k in ("model", "direction"))
+        theta, u = (downlink[k].bank[i] for k in ("model", "direction"))
         g = (
             theta
             - problem.targets[problem.rows[i]].mean(0)
@@ -87,27 +87,27 @@ def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
     problem = uneven(5, 3, 2)
     heavy = trained(PFedGraph(alpha=1e9, mu=0.0), problem, 4)
     light = trained(PFedGraph(alpha=1e-9, mu=0.0), problem, 4)
-    local, alone = (trained(FedAvgLocal(), problem, 4), trained(Separate(), problem, 4))
+    local, plain = (trained(FedAvgLocal(), problem, 4), trained(Separate(), problem, 4))
     for i in range(3):
         ours = heavy.model(i, "personal", "trained")
         assert_close(ours, local.model(i, "local", "trained"), atol=1e-7, rtol=0)
-        assert_close(light.model(i, "personal", "trained"), alone.model(i, "personal", "trained"))
+        assert_close(light.model(i, "personal", "trained"), plain.model(i, "personal", "trained"))
 
 
 def test_the_first_round_is_fedavgs_to_the_bit():
     problem = uneven(5, 3, 2)
-    one, two = (trained(PFedGraph(mu=0.5), problem, 1), trained(FedAvgLocal(), problem, 1))
+    a, b = (trained(PFedGraph(mu=0.5), problem, 1), trained(FedAvgLocal(), problem, 1))
     for i in range(3):
-        assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
+        assert torch.equal(a.model(i, "personal", "trained"), b.model(i, "local", "trained"))
 
 
 @pytest.mark.parametrize("similarity", ["changes", "models"])
 def test_neighbours_are_those_of_the_own_group(similarity):
     run = trained(PFedGraph(similarity=similarity), two_groups(), epochs=2, batch_size=4, lr=0.1)
     graph = torch.stack([r.info["graph"] for r in run.replies]).numpy()
-    same = GROUPS[:, None] == GROUPS
-    assert graph[~same].max() < 0.05
-    assert graph[same].min() > 0.2
+    same_group = GROUPS[:, None] == GROUPS
+    assert graph[~same_group].max() < 0.05
+    assert graph[same_group].min() > 0.2
 
 
 def test_only_who_has_sent_is_in_the_graph():

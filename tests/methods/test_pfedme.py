@@ -42,8 +42,8 @@ def test_every_round_starts_theta_at_the_received_model():
     run, fresh = Federation(pfedme(5.0), problem), Federation(pfedme(5.0), problem)
     run.round(a_round(1))
     fresh.server = run.server.clone()
-    for each in (run, fresh):
-        each.round(a_round(2))
+    for federation in (run, fresh):
+        federation.round(a_round(2))
     assert torch.equal(run.model(0, "personal", "trained"), fresh.model(0, "personal", "trained"))
     assert run.clients.store.private(0) == {}
 

@@ -18,7 +18,7 @@ from pomona.objective.training import LocalTraining
 from problems import Federation, a_round, quadratics, tiny, uneven
 
 PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
-FORMS = [
+VARIANTS = [
     PGFed(),
     PGFedMo(),
     PGFed(mixing="client"),
@@ -27,11 +27,11 @@ FORMS = [
 ]
 
 
-def rounds(settings, count, problem, cohorts=None, **over):
+def rounds(settings, count, problem, cohorts=None, **passes):
     """A federation after some rounds."""
     run = Federation(settings.method(), problem)
     for number in range(1, count + 1):
-        run.round(a_round(number, **over), ids=cohorts and cohorts[(number - 1) % len(cohorts)])
+        run.round(a_round(number, **passes), ids=cohorts and cohorts[(number - 1) % len(cohorts)])
     return run
 
 
@@ -45,22 +45,22 @@ def value(problem, i, w):
     return ((w - problem.targets[problem.rows[i]]) ** 2).sum(1).mean() / 2
 
 
-@pytest.mark.parametrize("settings", FORMS, ids=str)
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
 def test_without_mu_it_is_fedavg_local_to_the_bit(settings):
     problem, cohorts = uneven(5, 4, 2), [(0, 1, 2), (0, 2), (1, 2)]
-    one = rounds(settings.model_copy(update={"mu": 0.0}), 5, problem, cohorts, **PASSES)
-    two = rounds(FedAvgLocal(), 5, problem, cohorts, **PASSES)
-    assert torch.equal(one.server.model, two.server)
+    a = rounds(settings.model_copy(update={"mu": 0.0}), 5, problem, cohorts, **PASSES)
+    b = rounds(FedAvgLocal(), 5, problem, cohorts, **PASSES)
+    assert torch.equal(a.server.model, b.server)
     for i in cohorts[4 % 3]:
-        assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
+        assert torch.equal(a.model(i, "personal", "trained"), b.model(i, "local", "trained"))
 
 
-@pytest.mark.parametrize("least", [1, 2])  # with 2, batches of 2 leave none of 7 or 3 over
+@pytest.mark.parametrize("fewest", [1, 2])  # with 2, batches of 2 leave none of 7 or 3 over
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("sizes", [(1,), (7, 3, 1), (4, 4)])
-def test_a_risk_and_its_gradient_are_over_all_samples_whatever_the_batches(size, sizes, least):
+def test_a_risk_and_its_gradient_are_over_all_samples_whatever_the_batches(size, sizes, fewest):
     problem = uneven(*sizes)
-    problem.least_batch = least
+    problem.least_batch = fewest
     run = Federation(PGFed().method(), problem)
     ids = tuple(sorted(range(len(sizes)), key=lambda i: -sizes[i]))
     W = torch.randn(len(ids), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -79,9 +79,9 @@ def test_the_approximation_misses_half_the_squared_distance_on_quadratics():
     run = rounds(PGFed(), 1, problem, lr=0.2)
     w = torch.full((5,), 0.7, dtype=torch.float64)
     for reply in run.replies:
-        own, sent = run.model(reply.client, "personal", "trained"), reply.uplink
-        told = sent["offset"] + sent["gradient"] @ w + ((w - own) ** 2).sum() / 2
-        assert_close(told, value(problem, reply.client, w).unsqueeze(0))
+        model, uplink = run.model(reply.client, "personal", "trained"), reply.uplink
+        estimate = uplink["offset"] + uplink["gradient"] @ w + ((w - model) ** 2).sum() / 2
+        assert_close(estimate, value(problem, reply.client, w).unsqueeze(0))
 
 
 def two_rounds(problem, exact, mu=0.3, eta=0.02, lr=0.1):
@@ -90,8 +90,8 @@ def two_rounds(problem, exact, mu=0.3, eta=0.02, lr=0.1):
     """
     w = Federation(PGFed().method(), problem).initial()
     first = [w - lr * (w - centre(problem, i)) for i in range(3)]
-    g = torch.stack([own - centre(problem, i) for i, own in enumerate(first)])
-    o = torch.stack([value(problem, i, own) - g[i] @ own for i, own in enumerate(first)])
+    g = torch.stack([model - centre(problem, i) for i, model in enumerate(first)])
+    o = torch.stack([value(problem, i, model) - g[i] @ model for i, model in enumerate(first)])
     w, a = sum(first) / 3, torch.full((3, 3), 1 / 3, dtype=torch.float64)
     c = mu * a @ g
     models = [w - lr * (w - centre(problem, i) + c[i]) for i in range(3)]
@@ -129,15 +129,15 @@ def test_the_private_step_is_the_gradient_of_the_approximated_objective():
     assert_close(run.state(1).weights[0], (a - eta * a.grad).clamp_min(0).detach())
 
 
-@pytest.mark.parametrize("kind", [PGFed, PGFedMo])
-def test_who_mixes_does_not_matter_while_coefficients_rest(kind):
+@pytest.mark.parametrize("settings", [PGFed, PGFedMo])
+def test_who_mixes_does_not_matter_while_coefficients_rest(settings):
     """At risk_lr = 0 the server's mixture and the client's are the same sum."""
     problem = uneven(5, 4, 2)
-    one, two = (
-        rounds(kind(risk_lr=0.0, mixing=who), 4, problem, **PASSES) for who in ("server", "client")
+    by_server, by_client = (
+        rounds(settings(risk_lr=0.0, mixing=m), 4, problem, **PASSES) for m in ("server", "client")
     )
-    assert_close(one.server.model, two.server.model)
-    assert_close(one.server.gradients, two.server.gradients)
+    assert_close(by_server.server.model, by_client.server.model)
+    assert_close(by_server.server.gradients, by_client.server.gradients)
 
 
 def test_one_vector_for_all_gradients_makes_all_clients_rank_the_others_alike():
@@ -155,9 +155,9 @@ def test_one_vector_for_all_gradients_makes_all_clients_rank_the_others_alike():
 def test_pgfedmo_without_beta_is_pgfed_to_the_bit():
     problem = quadratics(3, samples=4)
     for mixing in ("server", "client"):
-        one = rounds(PGFed(mixing=mixing), 4, problem, **PASSES)
-        two = rounds(PGFedMo(mixing=mixing, beta=0.0), 4, problem, **PASSES)
-        assert torch.equal(one.server.model, two.server.model)
+        pgfed = rounds(PGFed(mixing=mixing), 4, problem, **PASSES)
+        pgfedmo = rounds(PGFedMo(mixing=mixing, beta=0.0), 4, problem, **PASSES)
+        assert torch.equal(pgfed.server.model, pgfedmo.server.model)
 
 
 def test_momentum_keeps_a_share_of_the_mixture_before():
@@ -190,12 +190,12 @@ def test_under_full_coupling_everybody_descends_on_the_sum_of_all_risks():
 def test_only_the_cohort_before_counts_and_all_who_ever_sent_are_offered():
     problem = quadratics(4, samples=3)
     cohorts = [(0, 1), (2, 3), (0, 3)]
-    paper, own = (
-        rounds(PGFed(mixing=who, risk_lr=0.0), 3, problem, cohorts) for who in ("server", "client")
+    paper, by_client = (
+        rounds(PGFed(mixing=m, risk_lr=0.0), 3, problem, cohorts) for m in ("server", "client")
     )
     weights = {r.client: r.info["risk_weights"] for r in paper.replies}
     assert_close(weights[0], torch.tensor([0.0, 0.0, 0.5, 0.5], dtype=torch.float64))
-    weights = {r.client: r.info["risk_weights"] for r in own.replies}
+    weights = {r.client: r.info["risk_weights"] for r in by_client.replies}
     assert (weights[0] > 0).all()
     assert weights[3][:3].gt(0).all()
 
@@ -205,31 +205,31 @@ def test_a_budget_brings_every_gradient_in_turn(budget):
     problem = quadratics(4, samples=3)
     run = Federation(PGFed(mixing="client", budget=budget).method(), problem)
     for number in range(1, 8):
-        down = run.downlink(a_round(number))
+        downlink = run.downlink(a_round(number))
         filled = [
-            [j for j in row if j != i] for i, row in enumerate(down["gradients"].index.tolist())
+            [j for j in row if j != i] for i, row in enumerate(downlink["gradients"].index.tolist())
         ]
         assert all(len(set(row)) == len(row) == (0 if number == 1 else budget) for row in filled)
         run.round(a_round(number))
-        met = [(run.state(i).weights[0] >= 0).sum() for i in range(4)]
-        assert all(m == min(4, 1 + budget * (number - 1)) if number > 1 else m == 0 for m in met)
+        counts = [(run.state(i).weights[0] >= 0).sum() for i in range(4)]
+        assert all(m == min(4, 1 + budget * (number - 1)) if number > 1 else m == 0 for m in counts)
 
 
 def test_the_choice_prefers_large_coefficients_once_all_are_met():
     """Probabilities b^a_ij with b = max(1.5, r M / N): at r = 400, M = 1, N = 4 b is 100."""
     a, offered = torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.ones(4, dtype=torch.bool)
     settings = PGFed(mixing="client", budget=1)
-    drawn = [
+    choices = [
         int(choose(settings, a, offered, 0, Roster((1,) * 4), seed, 401)[0]) for seed in range(300)
     ]
-    assert drawn.count(1) / 300 == pytest.approx(100 / 102, abs=0.03)
-    assert 0 not in drawn
+    assert choices.count(1) / 300 == pytest.approx(100 / 102, abs=0.03)
+    assert 0 not in choices
 
 
 def test_nobody_offered_is_an_empty_request():
-    nobody, roster = torch.zeros(3, dtype=torch.bool), Roster((1,) * 3)
-    asked = choose(PGFed(mixing="client"), torch.full((3,), -1.0), nobody, 1, roster, 0, 1)
-    assert asked.tolist() == [1, 1]
+    offered, roster = torch.zeros(3, dtype=torch.bool), Roster((1,) * 3)
+    request = choose(PGFed(mixing="client"), torch.full((3,), -1.0), offered, 1, roster, 0, 1)
+    assert request.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("mixing", ["server", "client"])
@@ -256,7 +256,7 @@ def test_a_budget_is_refused_where_the_server_mixes(name):
     assert tiny(name, {"budget": 2, "mixing": "client"}).method.budget == 2
 
 
-@pytest.mark.parametrize("settings", FORMS[:4], ids=str)
+@pytest.mark.parametrize("settings", VARIANTS[:4], ids=str)
 @pytest.mark.parametrize("largest", [0.5, 0.4])
 def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers_objective(
     settings, largest
@@ -269,7 +269,7 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
     run.server.offsets[0] = -1e30
     run.round(a_round(2))
     run.server.offsets[0] = -1e30
-    before = run.server.model
+    model = run.server.model
     run.round(a_round(3, lr=0.1))
     used = run.downlink(a_round(4), (1, 2)).get("weights")
     a = (
@@ -279,8 +279,8 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
     )
     assert_close(a[:, 0], torch.full((2,), largest, dtype=torch.float64))
     for i in (1, 2):
-        moved = (run.model(i, "personal", "trained") - before).norm()
-        assert moved < 10 * (honest.norm() + before.norm())
+        movement = (run.model(i, "personal", "trained") - model).norm()
+        assert movement < 10 * (honest.norm() + model.norm())
 
 
 def test_a_client_whose_risk_others_weigh_by_more_than_the_largest_share_is_named():
@@ -290,8 +290,8 @@ def test_a_client_whose_risk_others_weigh_by_more_than_the_largest_share_is_name
     """
     server, roster = PGFed().method().server, Roster((4, 4, 4), largest=0.5)
     weights = torch.tensor([[0.2, 7.0, -1.0], [0.5, 0.1, 0.5], [0.3, 90.0, 0.5]])
-    found = server.capped_clients(None, {"weights": weights}, (0, 1, 2), roster, a_round(2))
-    assert found == {1: "others weigh its risk by up to 90; it counts by 0.5 at most"}
+    notes = server.capped_clients(None, {"weights": weights}, (0, 1, 2), roster, a_round(2))
+    assert notes == {1: "others weigh its risk by up to 90; it counts by 0.5 at most"}
     assert (
         server.capped_clients(
             None, {"weights": weights.clamp_max(0.5)}, (0, 1, 2), roster, a_round(2)

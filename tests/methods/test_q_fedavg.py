@@ -63,19 +63,19 @@ def test_a_larger_q_helps_the_worst_client():
 
 def test_a_loss_of_zero_counts_for_nothing_and_breaks_nothing():
     F = torch.tensor([0.0, 2.0]).double()
-    far = torch.tensor([0.0, 1.0]).double()
+    squares = torch.tensor([0.0, 1.0]).double()
     p = torch.tensor([0.5, 0.5]).double()
     for q in (0.0, 0.5, 1.0, 5.0):
-        found = shares(q, F, far, p, 0.1)
-        assert torch.isfinite(found).all()
-        assert (found >= 0).all()
-    assert shares(5.0, F, far, p, 0.1)[0] < 1e-9
+        weights = shares(q, F, squares, p, 0.1)
+        assert torch.isfinite(weights).all()
+        assert (weights >= 0).all()
+    assert shares(5.0, F, squares, p, 0.1)[0] < 1e-9
 
 
 def test_clients_alike_share_equally_whatever_q():
-    one = torch.ones(3, dtype=torch.float64)
-    found = shares(2.0, one, one, one / 3, 0.5)
-    assert_close(found, found[0].expand(3))
+    equal = torch.ones(3, dtype=torch.float64)
+    weights = shares(2.0, equal, equal, equal / 3, 0.5)
+    assert_close(weights, weights[0].expand(3))
 
 
 def test_a_negative_loss_is_refused():
@@ -97,22 +97,22 @@ def test_powers_of_losses_never_leave_the_range_of_numbers(q, scale):
     2^q.
     """
     p = torch.tensor([0.5, 0.5]).double()
-    found = shares(
+    h = shares(
         q, torch.tensor([scale, 2 * scale], dtype=torch.float64), torch.zeros(2).double(), p, 0.1
     )
     ratio = 2.0**-q
     assert_close(
-        found, torch.tensor([2 * ratio / (1 + ratio), 2 / (1 + ratio)]).double(), rtol=1e-2, atol=0
+        h, torch.tensor([2 * ratio / (1 + ratio), 2 / (1 + ratio)]).double(), rtol=1e-2, atol=0
     )
 
 
 def test_one_huge_loss_breaks_nothing():
     for q in (0.0, 0.5, 2.0):
-        found = shares(
+        weights = shares(
             q,
             torch.tensor([1e300, 1.0], dtype=torch.float64),
             torch.ones(2).double(),
             torch.tensor([0.5, 0.5]).double(),
             0.1,
         )
-        assert torch.isfinite(found).all()
+        assert torch.isfinite(weights).all()

@@ -23,7 +23,9 @@ from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, suited, tiny, trained, uneven
 
-AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
+AVERAGING = [
+    name for name, settings_type in METHODS.items() if settings_type().method().server.averages
+]
 RUNS = {check.__name__ for check in TASK_CHECKS}
 
 
@@ -31,10 +33,10 @@ def random(n, k, seed=0):
     return torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def mean_of(name, W, w, sizes=None, **over):
+def mean_of(name, W, w, sizes=None, **settings):
     """What a server with a rule makes of models W (n, k) after it has sent w (k,)."""
-    kind = method_of(f"fedavg+{name}")
-    server, roster = kind(**over).method().server, Roster(tuple(sizes or [1] * len(W)))
+    settings_type = method_of(f"fedavg+{name}")
+    server, roster = settings_type(**settings).method().server, Roster(tuple(sizes or [1] * len(W)))
     return server.aggregate(w, {"model": W}, tuple(range(len(W))), roster, a_round(1))
 
 
@@ -64,14 +66,14 @@ def test_centred_clips_around_the_last_centre():
     w, W, sizes = random(1, 3, 1)[0], random(6, 3), [1, 2, 3, 4, 5, 6]
     v = w.clone()
     for _ in range(3):
-        far = [float((row - v).norm()) for row in W]
-        t = 0.7 * sorted(far)[2]
+        radii = [float((row - v).norm()) for row in W]
+        t = 0.7 * sorted(radii)[2]
         steps = [
-            n / 21 * (row - v) * min(1.0, t / r) for n, row, r in zip(sizes, W, far, strict=True)
+            n / 21 * (row - v) * min(1.0, t / r) for n, row, r in zip(sizes, W, radii, strict=True)
         ]
         v = v + sum(steps)
-    found = mean_of("centred", W, w, sizes, robust_radius=0.7, robust_steps=3)
-    assert_close(found, v)
+    estimate = mean_of("centred", W, w, sizes, robust_radius=0.7, robust_steps=3)
+    assert_close(estimate, v)
 
 
 def test_median_and_trimmed_mean_are_numpys_by_coordinate():
@@ -100,8 +102,8 @@ def test_krum_by_plain_loops(chosen):
     n, f, W = 9, 3, random(9, 5)
     scores = []
     for i in range(n):
-        others = sorted(float(((W[i] - W[j]) ** 2).sum()) for j in range(n) if j != i)
-        scores.append(sum(others[: n - f - 2]))
+        distances = sorted(float(((W[i] - W[j]) ** 2).sum()) for j in range(n) if j != i)
+        scores.append(sum(distances[: n - f - 2]))
     m = chosen or n - f
     best = sorted(range(n), key=lambda i: scores[i])[:m]
     expected = sum(W[i] for i in best) / m
@@ -118,18 +120,18 @@ def test_rules_are_byzfls():
         W, w = random(n, 40, seed), torch.zeros(40, dtype=torch.float64)
         p, G = torch.full((n,), 1 / n, dtype=torch.float64), robust_rules.gram(W, w)
 
-        def same(found, theirs, W=W, w=w):  # in float64 it takes arrays of NumPy only
-            row = found if len(found) == len(w) else robust_rules.combined(W, w, found)
+        def equal(estimate, theirs, W=W, w=w):  # in float64 it takes arrays of NumPy only
+            row = estimate if len(estimate) == len(w) else robust_rules.combined(W, w, estimate)
             assert_close(row.numpy(), theirs(W.numpy()))
 
-        same(robust_rules.median(W), byzfl.Median())
-        same(robust_rules.trimmed(W, f), byzfl.TrMean(f))
-        same(robust_rules.krum(G, 1, n - f - 1), byzfl.Krum(f))
-        same(robust_rules.krum(G, n - f, n - f - 1), byzfl.MultiKrum(f))
+        equal(robust_rules.median(W), byzfl.Median())
+        equal(robust_rules.trimmed(W, f), byzfl.TrMean(f))
+        equal(robust_rules.krum(G, 1, n - f - 1), byzfl.Krum(f))
+        equal(robust_rules.krum(G, n - f, n - f - 1), byzfl.MultiKrum(f))
         t = torch.tensor(0.9, dtype=torch.float64)
-        same(robust_rules.centred(G, p, 4, lambda _, t=t: t), byzfl.CenteredClipping(L=4, tau=0.9))
+        equal(robust_rules.centred(G, p, 4, lambda _, t=t: t), byzfl.CenteredClipping(L=4, tau=0.9))
         # it starts from 0, and both end at one point
-        same(robust_rules.geometric(G, p, 300, nu=0.1), byzfl.GeometricMedian(nu=0.1, T=300))
+        equal(robust_rules.geometric(G, p, 300, nu=0.1), byzfl.GeometricMedian(nu=0.1, T=300))
 
 
 # what a liar moves
@@ -148,8 +150,8 @@ def test_a_liar_of_any_size_moves_the_result_by_less_than_the_honest_ones_are_ap
     w, W = torch.zeros(k, dtype=torch.float64), random(n, k, seed)
     reach = float(W[1:].norm(dim=1).max())
     liar = 10**size * random(1, k, seed + 1)[0]
-    found = mean_of(name, torch.cat([liar[None], W[1:]]), w)
-    assert float(found.norm()) <= 2 * k**0.5 * reach * (1 + 1e-6)
+    estimate = mean_of(name, torch.cat([liar[None], W[1:]]), w)
+    assert float(estimate.norm()) <= 2 * k**0.5 * reach * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(robust.RULES))
@@ -157,11 +159,11 @@ def test_a_liar_beyond_single_precision_leaves_no_rounding_behind(name):
     """In float32 a mean with 1e20 has no digit of the others left."""
     W, w = random(7, 50).float(), torch.zeros(50)
     huge = torch.cat([W[:6], torch.full((1, 50), 1e20)])
-    far = torch.cat([W[:6], torch.full((1, 50), 1e3)])
-    found = [mean_of(name, rows, w) for rows in (huge, far)]
-    assert float(found[0].norm()) <= 2 * 50**0.5 * float(W.norm(dim=1).max())
+    smaller = torch.cat([W[:6], torch.full((1, 50), 1e3)])
+    estimates = [mean_of(name, rows, w) for rows in (huge, smaller)]
+    assert float(estimates[0].norm()) <= 2 * 50**0.5 * float(W.norm(dim=1).max())
     # the direction is the same: more size is no more effect
-    assert_close(*found, atol=1e-2, rtol=0)
+    assert_close(*estimates, atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize(("liars", "sizes"), [(1, [45, 20, 20, 15]), (2, [10, 10, 80])])
@@ -170,36 +172,36 @@ def test_the_geometric_median_arrives_from_liars_of_any_size_with_less_than_half
 ):
     """From a mean with 1e20, of which a step leaves 9 / 11, a hundred steps were too few."""
     W, w = random(len(sizes), 50) / 10 + 1, torch.zeros(50, dtype=torch.float64)
-    lies = [torch.cat([W.new_full((liars, 50), far), W[liars:]]) for far in (1e3, 1e20)]
-    found = [mean_of("geometric", rows, w, sizes) for rows in lies]
-    assert_close(*found, rtol=0, atol=1e-4)
-    assert float((found[1] - 1).norm()) < 10
+    lies = [torch.cat([W.new_full((liars, 50), distance), W[liars:]]) for distance in (1e3, 1e20)]
+    estimates = [mean_of("geometric", rows, w, sizes) for rows in lies]
+    assert_close(*estimates, rtol=0, atol=1e-4)
+    assert float((estimates[1] - 1).norm()) < 10
 
 
-@pytest.mark.parametrize("far", [1e2, 1e12])
-@pytest.mark.parametrize("off", [0.0, 1e-12, 1e-6])
-def test_a_liar_where_the_steps_begin_does_not_hold_them_there(far, off):
+@pytest.mark.parametrize("distance", [1e2, 1e12])
+@pytest.mark.parametrize("error", [0.0, 1e-12, 1e-6])
+def test_a_liar_where_the_steps_begin_does_not_hold_them_there(distance, error):
     """One of two liars lies where the other has drawn the point from which the steps begin."""
     honest, w = random(8, 30) / 10 + 1, torch.zeros(30, dtype=torch.float64)
     p, decoy, W = torch.full((10,), 0.1, dtype=torch.float64), honest.mean(0), honest
     for _ in range(200):
-        W = torch.cat([honest, honest.new_full((1, 30), -far), decoy[None]])
+        W = torch.cat([honest, honest.new_full((1, 30), -distance), decoy[None]])
         r = W.norm(dim=1)
         usual = robust_rules.START_RADIUS * robust_rules.weighted_median(r, p)
         decoy = (p * robust_rules.shortening(r, usual)) @ W
-    W[-1] = decoy * (1 + off)
+    W[-1] = decoy * (1 + error)
     assert float((decoy - 1).norm()) > 50
     assert float((mean_of("geometric", W, w) - 1).norm()) < 1
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "krum"])
 def test_a_rule_that_allows_for_no_liar_among_so_few_clients_says_so(rule):
-    least = {"trimmed": 3, "krum": 5}[rule]
-    kind = method_of(f"fedavg+{rule}")
-    asked = kind().method().caution
-    told = [n for n in range(1, 12) if asked(a_round(1), n)]
-    assert told == list(range(1, least))
-    assert not kind(robust_liars=0.0).method().caution(a_round(1), 2)
+    minimum = {"trimmed": 3, "krum": 5}[rule]
+    settings_type = method_of(f"fedavg+{rule}")
+    caution = settings_type().method().caution
+    counts = [n for n in range(1, 12) if caution(a_round(1), n)]
+    assert counts == list(range(1, minimum))
+    assert not settings_type(robust_liars=0.0).method().caution(a_round(1), 2)
 
 
 def test_the_smallest_of_eleven_sites_at_a_thousand_times_its_change():
@@ -209,12 +211,12 @@ def test_the_smallest_of_eleven_sites_at_a_thousand_times_its_change():
     W = w + (W - w) / (W - w).norm(dim=1, keepdim=True)  # all changes have length 1
     lying = torch.cat([W[:-1], (w + 1000 * (W[-1] - w))[None]])
     p = 20 / sum(sizes)
-    moved = plain(lying, w, sizes) - plain(W, w, sizes)
+    change = plain(lying, w, sizes) - plain(W, w, sizes)
     # 14.6 times the length of an honest change
-    assert float(moved.norm()) == pytest.approx(p * 999)
+    assert float(change.norm()) == pytest.approx(p * 999)
     # the median length is 1, so the liar's counts as one of 2: one more than its honest one
-    moved = mean_of("clipped", lying, w, sizes) - mean_of("clipped", W, w, sizes)
-    assert float(moved.norm()) == pytest.approx(p * 1)
+    change = mean_of("clipped", lying, w, sizes) - mean_of("clipped", W, w, sizes)
+    assert float(change.norm()) == pytest.approx(p * 1)
 
 
 @settings(max_examples=40)
@@ -223,9 +225,9 @@ def test_the_order_of_the_clients_does_not_matter(name, n, seed):
     w, W = torch.zeros(3, dtype=torch.float64), random(n, 3, seed)
     sizes = [1 + i for i in range(n)]
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    other = mean_of(name, W[order], w, [sizes[i] for i in order.tolist()])
-    least = 1e-7 if name == "geometric" else 1e-9  # at a client's model its distance is rounding
-    assert_close(mean_of(name, W, w, sizes), other, atol=least, rtol=1e-9)
+    reordered = mean_of(name, W[order], w, [sizes[i] for i in order.tolist()])
+    atol = 1e-7 if name == "geometric" else 1e-9  # at a client's model its distance is rounding
+    assert_close(mean_of(name, W, w, sizes), reordered, atol=atol, rtol=1e-9)
 
 
 # limits in which it is the mean
@@ -235,11 +237,11 @@ def test_the_order_of_the_clients_does_not_matter(name, n, seed):
 @pytest.mark.parametrize("n", [1, 2, 12])
 def test_of_equal_models_every_rule_is_that_model_to_the_bit(name, n):
     row, w = random(1, 9)[0].float(), random(1, 9, 1)[0].float()
-    found = mean_of(name, row.repeat(n, 1), w, [1 + i for i in range(n)])
+    estimate = mean_of(name, row.repeat(n, 1), w, [1 + i for i in range(n)])
     if name == "centred" and n > 1:  # w + (row - w): once rounded
-        assert_close(found, row)
+        assert_close(estimate, row)
     else:
-        assert torch.equal(found, row)
+        assert torch.equal(estimate, row)
     assert torch.equal(mean_of(name, w.repeat(n, 1), w), w)
 
 
@@ -249,12 +251,12 @@ def test_of_equal_models_every_rule_is_that_model_to_the_bit(name, n):
 def test_a_radius_beyond_all_changes_leaves_every_method_as_it_is_to_the_bit(name, rule):
     wide = method_of(f"{name}+{rule}")(robust_radius=1e6)
     runs = []
-    for kind in (METHODS[name](), wide):
-        run = trained(kind, suited(kind, quadratics(3, samples=4)))
+    for method in (METHODS[name](), wide):
+        run = trained(method, suited(method, quadratics(3, samples=4)))
         runs.append(run)
     assert torch.equal(runs[0].server, runs[1].server)
-    for one, two in zip(runs[0].replies, runs[1].replies, strict=True):
-        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
+    for reply, wide_reply in zip(runs[0].replies, runs[1].replies, strict=True):
+        assert all(torch.equal(reply.uplink[k], wide_reply.uplink[k]) for k in reply.uplink)
 
 
 def test_a_round_of_one_client():
@@ -274,10 +276,10 @@ def test_models_in_files_have_the_same_result(name, tmp_path):
 # numbers beside the models
 
 
-def step_of(name, up, sizes, largest):
+def step_of(name, numbers, sizes, largest):
     """By how much of the estimate's distance a server moves, with four clients' equal models."""
     w, W = torch.zeros(1).double(), torch.ones(4, 1).double()
-    uplink = {"model": W} | {k: torch.tensor(v).double().unsqueeze(1) for k, v in up.items()}
+    uplink = {"model": W} | {k: torch.tensor(v).double().unsqueeze(1) for k, v in numbers.items()}
     server, round_ = method_of(name)().method().server, a_round(1, batch_size=1, lr=0.5)
     return float(server.aggregate(w, uplink, (0, 1, 2, 3), Roster(sizes, largest), round_))
 
@@ -292,8 +294,8 @@ def test_numbers_beside_models_decide_how_far_an_estimate_is_followed(rule):
     assert step_of(f"fednova+{rule}", {"steps": steps}, sizes, 0.5) == pytest.approx(1)
     for largest in (1.0, 0.5):
         for lie, mean in ((1.0, 1.0), (4e6 - 3, 1e6)):
-            moved = step_of(f"q-fedavg+{rule}", {"risk": [1, 1, 1, lie]}, (1,) * 4, largest)
-            assert moved == pytest.approx(mean / (4 * 0.5 + mean))
+            step = step_of(f"q-fedavg+{rule}", {"risk": [1, 1, 1, lie]}, (1,) * 4, largest)
+            assert step == pytest.approx(mean / (4 * 0.5 + mean))
 
 
 # names, and whom a rule names
@@ -303,40 +305,40 @@ def test_clipped_and_krum_name_whom_they_count_for_less():
     w, W = torch.zeros(3, dtype=torch.float64), 1 + 0.01 * random(7, 3)
     W[4] *= 30
     roster, ids = Roster((1,) * 9), (0, 1, 2, 3, 5, 7, 8)
-    for name, said in (("clipped", "counts as one of"), ("krum", "does not count")):
+    for name, message in (("clipped", "counts as one of"), ("krum", "does not count")):
         server = method_of(f"fedrep+{name}")(**({"robust_liars": 0.2} if name == "krum" else {}))
         server = server.method().server
-        found = server.capped_clients(w, {"model": W}, ids, roster, a_round(1))
-        assert list(found) == [5]
-        assert said in found[5]
+        notes = server.capped_clients(w, {"model": W}, ids, roster, a_round(1))
+        assert list(notes) == [5]
+        assert message in notes[5]
         assert not server.capped_clients(w, {"model": W[:4]}, ids[:4], roster, a_round(1)).get(5)
 
 
 def test_clipped_says_that_its_radius_is_of_clients_that_have_not_moved():
-    w, moved = random(1, 3)[0], random(3, 3)
-    for still, named in ((w.repeat(4, 1), True), (w + random(4, 3), False)):
-        W = torch.cat([still, 20 + moved])
+    w, changes = random(1, 3)[0], random(3, 3)
+    for most_models, added in ((w.repeat(4, 1), True), (w + random(4, 3), False)):
+        W = torch.cat([most_models, 20 + changes])
         server = method_of("fedavg+clipped")().method().server
-        found = server.capped_clients(
+        notes = server.capped_clients(
             w, {"model": W}, tuple(range(7)), Roster((1,) * 7), a_round(1)
         )
-        assert set(found) == {4, 5, 6}
-        assert all(("most clients have hardly changed" in text) == named for text in found.values())
+        assert set(notes) == {4, 5, 6}
+        assert all(("most clients have hardly changed" in text) == added for text in notes.values())
 
 
 def test_an_apple_client_moves_cores_that_are_out_of_reach():
-    cores, known = random(8, 5), torch.tensor([True] * 6 + [False, True])
+    cores, valid = random(8, 5), torch.tensor([True] * 6 + [False, True])
     cores[3] *= 1e6
     cores[6] = 1e9  # not a member
-    near = apple.within_reach(cores, known, 2.0)
-    there = [0, 1, 2, 3, 4, 5, 7]
-    middle = torch.from_numpy(np.median(cores[there].numpy(), 0))
-    far = (cores - middle).norm(dim=1)
-    assert [i for i in range(8) if not torch.equal(near[i], cores[i])] == [3]
-    assert_close((near[3] - middle).norm(), 2 * far[there].sort().values[3])
-    assert_close(near[3] - middle, (cores[3] - middle) * (near[3] - middle).norm() / far[3])
-    few = cores[:3]
-    assert apple.within_reach(few, known[:3], 1e6) is few
+    new = apple.within_reach(cores, valid, 2.0)
+    members = [0, 1, 2, 3, 4, 5, 7]
+    middle = torch.from_numpy(np.median(cores[members].numpy(), 0))
+    radii = (cores - middle).norm(dim=1)
+    assert [i for i in range(8) if not torch.equal(new[i], cores[i])] == [3]
+    assert_close((new[3] - middle).norm(), 2 * radii[members].sort().values[3])
+    assert_close(new[3] - middle, (cores[3] - middle) * (new[3] - middle).norm() / radii[3])
+    fewer = cores[:3]
+    assert apple.within_reach(fewer, valid[:3], 1e6) is fewer
 
 
 def test_the_median_of_cores_has_a_clients_own_current_one():
@@ -346,17 +348,17 @@ def test_the_median_of_cores_has_a_clients_own_current_one():
     within twice that, 1 becomes 1.5 and 9 becomes 3.5. Of (0, 4, 3, 9) they are 3.5, 3.5, 0.5, 0.5,
     5.5 and again 0.5: 0 becomes 2.5, and 9 becomes 4.5.
     """
-    known = torch.ones(4, dtype=torch.bool)
-    held = torch.tensor([[0.0, 1.0, 3.0, 9.0]]).double().T  # what a silo has: 0 for its own
+    available = torch.ones(4, dtype=torch.bool)
+    stored = torch.tensor([[0.0, 1.0, 3.0, 9.0]]).double().T  # what a silo has: 0 for its own
     first = torch.tensor([[2.0, 1.5, 3.0, 3.5]]).double().T
     C = torch.tensor([[2.0], [4.0]]).double()
-    near = apple.bounded(held, C[:1], (0,), known, 2.0)
-    assert torch.equal(near, first)
+    bounded = apple.bounded(stored, C[:1], (0,), available, 2.0)
+    assert torch.equal(bounded, first)
     second = torch.tensor([[2.5, 4.0, 3.0, 4.5]]).double().T
-    for cores in (held, torch.stack([held, held])):  # one bank for all, and a copy each
-        near = apple.bounded(cores, C, (0, 1), known, 2.0)
-        assert torch.equal(near, torch.stack([first, second]))
-    assert held[:, 0].tolist() == [0.0, 1.0, 3.0, 9.0]
+    for cores in (stored, torch.stack([stored, stored])):  # one bank for all, and a copy each
+        bounded = apple.bounded(cores, C, (0, 1), available, 2.0)
+        assert torch.equal(bounded, torch.stack([first, second]))
+    assert stored[:, 0].tolist() == [0.0, 1.0, 3.0, 9.0]
 
 
 @pytest.mark.parametrize("budget", [None, 1])
@@ -364,20 +366,20 @@ def test_a_radius_is_counted_from_the_median_with_the_core_as_trained(budget):
     """After a round the own core has moved. One step of the row then is dr_lr <g, c_j>, with cores
     by hand.
     """
-    own_start = apple.APPLE(dr_lr=0.01, core_radius=1.0, budget=budget, core_init="independent")
-    run = Federation(own_start.method(), uneven(2, 2, 2, 2))
+    method = apple.APPLE(dr_lr=0.01, core_radius=1.0, budget=budget, core_init="independent")
+    run = Federation(method.method(), uneven(2, 2, 2, 2))
     run.round(a_round(1, lr=1.0))
-    p, own, bank = run.state(0).dr[0], run.state(0).core[0], run.server.cores
+    p, core, bank = run.state(0).dr[0], run.state(0).core[0], run.server.cores
     run.round(a_round(2, lr=0.1))
-    held = bank if budget is None else run.clients.store.copies.models_of(0)["cores"]
-    cores = torch.cat([own.unsqueeze(0), held[1:]]).numpy()
+    stored = bank if budget is None else run.clients.store.copies.models_of(0)["cores"]
+    cores = torch.cat([core.unsqueeze(0), stored[1:]]).numpy()
     middle = np.median(cores, 0)
-    far = np.linalg.norm(cores - middle, axis=1)
-    short = np.minimum(1, np.sort(far)[1] / far)[:, None]
-    near = torch.from_numpy(middle + short * (cores - middle))
-    near[0] = own
-    g = p @ near - run.problem.targets[run.problem.rows[0]].mean(0)
-    assert_close(run.state(0).dr[0], p - 0.01 * near @ g)
+    distances = np.linalg.norm(cores - middle, axis=1)
+    factors = np.minimum(1, np.sort(distances)[1] / distances)[:, None]
+    bounded = torch.from_numpy(middle + factors * (cores - middle))
+    bounded[0] = core
+    g = p @ bounded - run.problem.targets[run.problem.rows[0]].mean(0)
+    assert_close(run.state(0).dr[0], p - 0.01 * bounded @ g)
 
 
 @pytest.mark.long
@@ -385,8 +387,8 @@ def test_a_radius_is_counted_from_the_median_with_the_core_as_trained(budget):
 def test_a_radius_keeps_apple_from_a_liar_and_changes_nothing_without_one(step):
     lies = {"attack": {"clients": [1], "kind": "scale", "strength": 90.0}, "rounds": 6}
 
-    def loss(settings, **over):
-        run = pomona.run(tiny("apple", {"core_step": step, **settings}, **over))
+    def loss(settings, **overrides):
+        run = pomona.run(tiny("apple", {"core_step": step, **settings}, **overrides))
         last = run.curve("personal", "trained", "test")[-1]
         honest = [v for c, v in zip(last.clients, last.loss, strict=True) if c != 1]
         return max(v if v is not None else np.inf for v in honest)
@@ -415,8 +417,8 @@ def test_methods_whose_server_does_not_average_are_refused(name):
 
 
 def test_a_run_of_a_composition_repeats_in_two_processes():
-    one, two = (pomona.run(tiny("fedrep+median+adam", workers=workers)) for workers in (1, 2))
-    assert one.evaluations == two.evaluations
+    a, b = (pomona.run(tiny("fedrep+median+adam", workers=workers)) for workers in (1, 2))
+    assert a.evaluations == b.evaluations
 
 
 @pytest.mark.long

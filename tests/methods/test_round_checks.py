@@ -18,34 +18,37 @@ from pomona.testing.round_checks import (
 )
 
 
-class Wrong(FedRep):
+class Faulty(FedRep):
     """FedRep with one fault."""
 
     fault: Literal["none", "silent", "sends its head", "sends all"] = "none"
 
     def method(self):
         method = super().method()
-        client, sent = method.client, self.fault
+        client, fault = method.client, self.fault
 
         def train(state, received, training, round_):
-            after, uplink, info = client.train(state, received, training, round_)
-            parts = {"sends its head": [after.kept], "sends all": [uplink["model"], after.kept]}
-            return after, {"model": torch.cat(parts.get(sent, [uplink["model"]]), 1)}, info
+            state_after, uplink, info = client.train(state, received, training, round_)
+            uplinks = {
+                "sends its head": [state_after.kept],
+                "sends all": [uplink["model"], state_after.kept],
+            }
+            return state_after, {"model": torch.cat(uplinks.get(fault, [uplink["model"]]), 1)}, info
 
-        half = replace(client, train=train, private=() if sent == "silent" else client.private)
+        faulty = replace(client, train=train, private=() if fault == "silent" else client.private)
         return replace(
-            method, client=half, server=replace(method.server, aggregate=lambda w, *_: w)
+            method, client=faulty, server=replace(method.server, aggregate=lambda w, *_: w)
         )
 
 
 def test_a_method_that_keeps_its_head_passes():
-    private_tensors_never_go_up(Wrong())
+    private_tensors_never_go_up(Faulty())
 
 
 @pytest.mark.parametrize("fault", ["sends its head", "sends all"])
 def test_a_head_that_is_sent_is_found_alone_and_within_a_model(fault):
     with pytest.raises(AssertionError, match="'model' of client 0 holds its private 'kept'"):
-        private_tensors_never_go_up(Wrong(fault=fault))
+        private_tensors_never_go_up(Faulty(fault=fault))
 
 
 def test_a_card_that_keeps_a_head_without_a_name_for_it_fails():
@@ -53,14 +56,14 @@ def test_a_card_that_keeps_a_head_without_a_name_for_it_fails():
         AssertionError,
         match=r"the card keeps the head private, Client\.private names no tensor of it",
     ):
-        private_tensors_never_go_up(Wrong(fault="silent"))
+        private_tensors_never_go_up(Faulty(fault="silent"))
 
 
 class Leaking(FedAvg):
     """FedAvg beside a model of its own, which is sent in place of FedAvg's."""
 
     name: Literal["leaking"] = "leaking"
-    named: bool = False
+    declared: bool = False
 
     def method(self):
         method = super().method()
@@ -70,9 +73,9 @@ class Leaking(FedAvg):
             base.sgd(training, V, round_)
             return V, {"model": V.clone()}, info
 
-        half = base.Client(base.model_state, train, private=("state",) if self.named else ())
+        client = base.Client(base.model_state, train, private=("state",) if self.declared else ())
         exchange = replace(method.card.exchange, private="its own model")
-        return replace(method, client=half, card=replace(method.card, exchange=exchange))
+        return replace(method, client=client, card=replace(method.card, exchange=exchange))
 
 
 def test_a_model_that_a_card_keeps_and_nobody_names_is_found_though_it_is_no_headline():
@@ -80,9 +83,9 @@ def test_a_model_that_a_card_keeps_and_nobody_names_is_found_though_it_is_no_hea
         AssertionError, match=r"keeps its own model private, Client\.private names no"
     ):
         a_model_that_the_card_calls_private_never_goes_up(Leaking())
-    a_model_that_the_card_calls_private_never_goes_up(Leaking(named=True))
+    a_model_that_the_card_calls_private_never_goes_up(Leaking(declared=True))
     with pytest.raises(AssertionError, match="'model' of client 0 holds its private 'state'"):
-        private_tensors_never_go_up(Leaking(named=True))
+        private_tensors_never_go_up(Leaking(declared=True))
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedper", "lg-fedavg", "fedbn", "fed-rod", "mocha"])

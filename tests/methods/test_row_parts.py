@@ -21,10 +21,10 @@ LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))
 
 
 @st.composite
-def parts_of(draw, d):
+def row_slices(draw, d):
     """Slices of a row of d numbers, in order, some of them empty or adjacent."""
-    ends = sorted(draw(st.lists(st.integers(0, d), max_size=8)))
-    return [slice(a, b) for a, b in zip(ends[::2], ends[1::2], strict=False)]
+    bounds = sorted(draw(st.lists(st.integers(0, d), max_size=8)))
+    return [slice(a, b) for a, b in zip(bounds[::2], bounds[1::2], strict=False)]
 
 
 def test_cosines_are_pytorchs_and_0_with_a_row_of_zeros():
@@ -32,8 +32,8 @@ def test_cosines_are_pytorchs_and_0_with_a_row_of_zeros():
         2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
     W[3] = origin[3]
-    far = W - origin
-    expected = torch.nn.functional.cosine_similarity(far.unsqueeze(1), far.unsqueeze(0), dim=2)
+    D = W - origin
+    expected = torch.nn.functional.cosine_similarity(D.unsqueeze(1), D.unsqueeze(0), dim=2)
     cosines = cosine_similarity(chunked(W) - origin)
     assert_close(cosines, expected)
     assert not cosines[3].any()
@@ -42,24 +42,27 @@ def test_cosines_are_pytorchs_and_0_with_a_row_of_zeros():
 
 @given(st.data(), st.integers(0, 12), st.integers(0, 3))
 def test_what_is_taken_out_and_what_is_left_make_the_row_again(data, d, n):
-    parts = data.draw(parts_of(d))
+    slices = data.draw(row_slices(d))
     W = torch.arange(n * d, dtype=torch.float64).reshape(n, d)
-    taken, left = partly_shared.select_columns(W, *parts), partly_shared.drop_columns(W, *parts)
-    assert taken.shape[1] + left.shape[1] == d
-    assert torch.equal(partly_shared.insert_columns(left, taken, *parts), W)
+    selected, left = (
+        partly_shared.select_columns(W, *slices),
+        partly_shared.drop_columns(W, *slices),
+    )
+    assert selected.shape[1] + left.shape[1] == d
+    assert torch.equal(partly_shared.insert_columns(left, selected, *slices), W)
     mask = torch.zeros(d, dtype=torch.bool)
-    for part in parts:
-        mask[part] = True
-    assert torch.equal(taken, W[:, mask])
+    for columns in slices:
+        mask[columns] = True
+    assert torch.equal(selected, W[:, mask])
     assert torch.equal(left, W[:, ~mask])
 
 
 def test_a_row_that_is_put_together_has_memory_of_its_own():
-    rest, values = torch.zeros(1, 3), torch.ones(1, 2)
-    for parts in ((slice(1, 3),), ()):
-        W = partly_shared.insert_columns(rest, values[:, : 2 * len(parts)], *parts)
+    remainder, values = torch.zeros(1, 3), torch.ones(1, 2)
+    for slices in ((slice(1, 3),), ()):
+        W = partly_shared.insert_columns(remainder, values[:, : 2 * len(slices)], *slices)
         W.add_(5)
-        assert not rest.any()
+        assert not remainder.any()
 
 
 def test_parts_stand_where_their_layers_do():
@@ -81,14 +84,14 @@ def test_parts_stand_where_their_layers_do():
     )
 
 
-PLACES = {"a.weight": 2, "a.bias": 1, "b.weight": 3, "b.bias": 1, "c.weight": 1}
-ENDS = [0, *accumulate(PLACES.values())]
+SIZES = {"a.weight": 2, "a.bias": 1, "b.weight": 3, "b.bias": 1, "c.weight": 1}
+BOUNDS = [0, *accumulate(SIZES.values())]
 ROW = Initial(
     torch.zeros,
     LAYERS,
     parameters=tuple(
-        ParameterSlice(name, (size,), *ends)
-        for (name, size), ends in zip(PLACES.items(), pairwise(ENDS), strict=True)
+        ParameterSlice(name, (size,), *span)
+        for (name, size), span in zip(SIZES.items(), pairwise(BOUNDS), strict=True)
     ),
 )
 
@@ -99,24 +102,24 @@ def test_a_head_is_what_stands_above_the_shared_layers_and_a_foot_below():
     assert partly_shared.head(ROW, 3) == (slice(8, 8),)
     assert partly_shared.foot(ROW, 1) == (slice(0, 7),)
     assert partly_shared.top(ROW, 2, "method.layers") == (slice(3, 8),)
-    for wrong in (-1, 4):
+    for invalid in (-1, 4):
         with pytest.raises(ConfigError, match="set it to 3 or less"):
-            partly_shared.head(ROW, wrong)
+            partly_shared.head(ROW, invalid)
 
 
 def test_a_whole_number_of_layers_is_one_as_in_every_other_setting():
     method = METHODS["fedrep"]
     assert method(shared=2.0).shared == method(shared=2).shared == 2
-    for wrong in (1.5, True, -1):
+    for invalid in (1.5, True, -1):
         with pytest.raises(ValidationError, match="shared"):
-            method(shared=wrong)
+            method(shared=invalid)
 
 
 def test_globs_share_what_they_match_and_keep_the_rest_in_as_few_pieces_as_can_be():
-    for kept in (partly_shared.head, partly_shared.foot):
-        assert kept(ROW, ("*.bias",)) == (slice(0, 2), slice(3, 6), slice(7, 8))
-        assert kept(ROW, ("a.*", "c.weight")) == (slice(3, 7),)
-        assert kept(ROW, ("*",)) == ()
+    for private in (partly_shared.head, partly_shared.foot):
+        assert private(ROW, ("*.bias",)) == (slice(0, 2), slice(3, 6), slice(7, 8))
+        assert private(ROW, ("a.*", "c.weight")) == (slice(3, 7),)
+        assert private(ROW, ("*",)) == ()
     assert partly_shared.top(ROW, ("a.*", "b.w*"), "k") == (slice(0, 6),)
     with pytest.raises(
         ConfigError, match=r"method\.shared: 'd\.\*' matches no parameter .* b\.bias, c\.weight"
@@ -127,14 +130,14 @@ def test_globs_share_what_they_match_and_keep_the_rest_in_as_few_pieces_as_can_b
 @pytest.mark.parametrize("steps", [{"momentum": 0.9}, {"optimizer": Adam(name="adamw")}])
 def test_scattered_parts_move_as_they_do_alone_in_a_row(steps):
     """The coordinates of a quadratic are independent; what is not moved is not, to the bit."""
-    problem, parts = quadratics(2, samples=6, d=7), (slice(1, 2), slice(4, 6))
+    problem, slices = quadratics(2, samples=6, d=7), (slice(1, 2), slice(4, 6))
     round_ = a_round(epochs=2, batch_size=4, **steps)
     training = LocalTraining(problem, (0, 1), Roster((6, 6)), round_)
-    start = torch.ones(2, 7, dtype=torch.float64)
-    scattered, whole = start.clone(), sgd(training, start.clone(), round_)
-    partly_shared.sgd(training, scattered, round_, parts)
-    for part in parts:
-        assert torch.equal(scattered[:, part], whole[:, part])
-        assert not torch.equal(scattered[:, part], start[:, part])
-    fixed = partly_shared.drop_columns(scattered, *parts)
-    assert torch.equal(fixed, partly_shared.drop_columns(start, *parts))
+    initial = torch.ones(2, 7, dtype=torch.float64)
+    scattered, complete = initial.clone(), sgd(training, initial.clone(), round_)
+    partly_shared.sgd(training, scattered, round_, slices)
+    for columns in slices:
+        assert torch.equal(scattered[:, columns], complete[:, columns])
+        assert not torch.equal(scattered[:, columns], initial[:, columns])
+    fixed = partly_shared.drop_columns(scattered, *slices)
+    assert torch.equal(fixed, partly_shared.drop_columns(initial, *slices))

@@ -36,21 +36,21 @@ def test_two_rounds_by_hand():
     numbers.
     """
     run = Federation(SCAFFOLD(server_lr=0.5).method(), uneven(1, 2))
-    w, c, own = run.initial().item(), 0.0, [0.0, 0.0]
+    w, c, variates = run.initial().item(), 0.0, [0.0, 0.0]
     for number in (1, 2):
         run.round(a_round(number, batch_size=1))
         moves, changes = [], []
         for i, steps in enumerate((1, 2)):
             y = w
             for _ in range(steps):
-                y -= 0.1 * (y - i + c - own[i])
+                y -= 0.1 * (y - i + c - variates[i])
             moves.append(y - w)
             changes.append((w - y) / (steps * 0.1) - c)
         w, c = w + 0.5 * sum(moves) / 2, c + sum(changes) / 2
-        own = [old + change for old, change in zip(own, changes, strict=True)]
+        variates = [old + change for old, change in zip(variates, changes, strict=True)]
         assert run.server.model.item() == pytest.approx(w)
         assert run.server.controls.mean(0).item() == pytest.approx(c)
-        assert controls(run).flatten().tolist() == pytest.approx(own)
+        assert controls(run).flatten().tolist() == pytest.approx(variates)
 
 
 def test_the_first_round_is_fedavg_with_equal_weights():
@@ -85,12 +85,12 @@ def test_one_client_alone_is_plain_sgd():
     - w).
     """
     problem = quadratics(1, samples=6)
-    run, alone = Federation(SCAFFOLD().method(), problem), Federation(Separate().method(), problem)
+    run, plain = Federation(SCAFFOLD().method(), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
+        plain.round(a_round(number, **PASSES))
         assert torch.equal(run.state(0).control[0], run.server.controls.mean(0))
-        assert_close(run.server.model, alone.state(0)[0])
+        assert_close(run.server.model, plain.state(0)[0])
 
 
 @given(lr=st.floats(1e-3, 1), weight_decay=st.sampled_from([0.0, 0.3]))
@@ -126,18 +126,18 @@ def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
 def test_a_client_without_a_step_keeps_its_variate():
     run = Federation(SCAFFOLD().method(), quadratics(2))
     run.round(a_round(1))
-    before, w = controls(run).clone(), run.server.model
+    variates, w = controls(run).clone(), run.server.model
     run.round(a_round(2, epochs=0))
-    assert torch.equal(controls(run), before)
+    assert torch.equal(controls(run), variates)
     assert torch.equal(run.server.model, w)
 
 
 def test_only_changes_go_up():
     run = Federation(SCAFFOLD().method(), quadratics(2))
     run.round(a_round(1))
-    before, w = controls(run).clone(), run.server.model
+    variates, w = controls(run).clone(), run.server.model
     run.round(a_round(2))
     for i, reply in enumerate(run.replies):
         assert reply.uplink.keys() == {"model_delta", "control_delta"}
-        assert_close(before[i] + reply.uplink["control_delta"], run.state(i).control[0])
+        assert_close(variates[i] + reply.uplink["control_delta"], run.state(i).control[0])
         assert_close(w + reply.uplink["model_delta"], run.model(i, "local", "trained"))

@@ -25,44 +25,46 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def noise(like, ids, number):
+def noise(template, ids, number):
     """Client uplinks as the server half expects them."""
-    if like.dtype == torch.bool:
-        return torch.stack([random(*like.shape, seed=10 * number + i) > 0 for i in ids])
-    if not like.is_floating_point():
-        return torch.tensor([[j for j in range(N) if j != i][: like.numel()] for i in ids]).view(
-            len(ids), *like.shape
-        )
-    return torch.stack([random(*like.shape, seed=10 * number + i) for i in ids]).to(like.dtype)
+    if template.dtype == torch.bool:
+        return torch.stack([random(*template.shape, seed=10 * number + i) > 0 for i in ids])
+    if not template.is_floating_point():
+        return torch.tensor(
+            [[j for j in range(N) if j != i][: template.numel()] for i in ids]
+        ).view(len(ids), *template.shape)
+    return torch.stack([random(*template.shape, seed=10 * number + i) for i in ids]).to(
+        template.dtype
+    )
 
 
 def in_file(tensor, folder):
     return mapped(tensor.shape, tensor.dtype, folder).copy_(tensor)
 
 
-def states(settings, place):
-    """The server's state after each round, and its downlink; ``place`` is the location of initial
+def states(settings, store):
+    """The server's state after each round, and its downlink; ``store`` is the location of initial
     row and uplinks.
     """
     server = settings.method().server
     initial = base.Initial(
-        lambda client: place(random(WIDE, seed=client or 0)),
+        lambda client: store(random(WIDE, seed=client or 0)),
         (slice(0, 500), slice(500, WIDE)),
         head=base.Head(slice(500, 1001), slice(1001, 1004), outputs=3, features=167),
     )
     state = server.start(initial, ROSTER, 0)
     for number, ids in enumerate(ROUNDS, 1):
         round_ = a_round(number=number, total=len(ROUNDS))
-        down = server.downlink(state, ids, ROSTER, round_)
+        downlink = server.downlink(state, ids, ROSTER, round_)
         uplink = {
-            name: place(noise(like, ids, number))
-            for name, like in server.uplink_form(state).items()
+            name: store(noise(template, ids, number))
+            for name, template in server.uplink_form(state).items()
         }
         state = server.aggregate(state, uplink, ids, ROSTER, round_)
         yield (
             flatten(state, "server"),
-            {name: rows.bank[rows.index] for name, rows in down.items()},
-            down,
+            {name: rows.bank[rows.index] for name, rows in downlink.items()},
+            downlink,
         )
 
 
@@ -70,12 +72,12 @@ def states(settings, place):
 def test_a_server_computes_the_same_from_files(name, tmp_path):
     settings = METHODS[name]()
     memory, files = (
-        states(settings, place) for place in (lambda t: t, lambda t: in_file(t, tmp_path))
+        states(settings, store) for store in (lambda t: t, lambda t: in_file(t, tmp_path))
     )
-    for one, other in zip(memory, files, strict=True):
-        for here, there in zip(one[:2], other[:2], strict=True):
-            assert here.keys() == there.keys()
-            assert all(torch.equal(here[key], there[key]) for key in here)
-        held = {**other[0], **{name: rows.bank for name, rows in other[2].items()}}
-        rows = {k: t for k, t in held.items() if t.shape[:1] == (N,) and t.numel() >= N * WIDE}
+    for in_memory, in_files in zip(memory, files, strict=True):
+        for expected, actual in zip(in_memory[:2], in_files[:2], strict=True):
+            assert expected.keys() == actual.keys()
+            assert all(torch.equal(expected[key], actual[key]) for key in expected)
+        tensors = {**in_files[0], **{name: rows.bank for name, rows in in_files[2].items()}}
+        rows = {k: t for k, t in tensors.items() if t.shape[:1] == (N,) and t.numel() >= N * WIDE}
         assert all(folder_of(t) for t in rows.values()), "rows of all clients"

@@ -21,10 +21,10 @@ ALIKE = {
 @pytest.mark.parametrize("name", ALIKE)
 def test_globs_over_whole_layers_are_counts_of_them_to_the_bit(name):
     problem = quadratics(3, samples=5, d=7)
-    one, two = (trained(METHODS[name](**settings), problem) for settings in ALIKE[name])
-    assert equal(states(one), states(two))
-    for key, model in one.models(1).items():
-        assert torch.equal(model["w"], two.models(1)[key]["w"])
+    by_count, by_name = (trained(METHODS[name](**settings), problem) for settings in ALIKE[name])
+    assert equal(states(by_count), states(by_name))
+    for key, model in by_count.models(1).items():
+        assert torch.equal(model["w"], by_name.models(1)[key]["w"])
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "lg-fedavg"])
@@ -40,19 +40,19 @@ def test_weights_of_scattered_parameters_learn_and_the_rest_is_as_received():
     )
     w = run.server.clone()
     run.round(a_round(4, **PASSES))
-    start = run.model(0, "personal", "received")
-    assert torch.equal(start[2:6], w[2:6])
-    assert not torch.equal(start[:2], w[:2])
-    assert not torch.equal(start[6], w[6])
+    mixture = run.model(0, "personal", "received")
+    assert torch.equal(mixture[2:6], w[2:6])
+    assert not torch.equal(mixture[:2], w[:2])
+    assert not torch.equal(mixture[6], w[6])
     assert run.replies[0].info["ala_weight"].shape == (2,)
 
 
 def test_a_networks_parameters_are_shared_by_their_names():
     """The mlp's first layer is ``fc1``."""
-    one, two = (pomona.run(tiny("fedrep", {"shared": s})) for s in (1, ["fc1.*"]))
-    bytes_of = [{tuple(r.bytes_up) for r in run.rounds} for run in (one, two)]
+    by_count, by_name = (pomona.run(tiny("fedrep", {"shared": s})) for s in (1, ["fc1.*"]))
+    bytes_of = [{tuple(r.bytes_up) for r in run.rounds} for run in (by_count, by_name)]
     assert bytes_of[0] == bytes_of[1]
-    assert all(torch.equal(one.models[0][k], v) for k, v in two.models[0].items())
+    assert all(torch.equal(by_count.models[0][k], v) for k, v in by_name.models[0].items())
     biases = pomona.run(tiny("fedper", {"shared": ["*.bias"]}))
     assert {r.bytes_up[0] for r in biases.rounds} == {4 * (8 + 10)}
 

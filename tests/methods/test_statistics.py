@@ -33,11 +33,13 @@ EXTRAPOLATING = [
 CASES = [*TABLE, *EXTRAPOLATING]
 IDS = [name + "".join(f" {k}={v}" for k, v in settings.items()) for name, settings in CASES]
 ROUNDS = 3
-KEPT = [(name, {}) for name in KINDS_OF_METHOD] + EXTRAPOLATING
-every_kind = pytest.mark.parametrize(("name", "settings"), representatives(CASES, KEPT), ids=IDS)
+CHECKED_METHODS = [(name, {}) for name in KINDS_OF_METHOD] + EXTRAPOLATING
+every_kind = pytest.mark.parametrize(
+    ("name", "settings"), representatives(CASES, CHECKED_METHODS), ids=IDS
+)
 
 
-def first_of_all(settings, input_shape, n_outputs, vocabulary):
+def normalised_first(settings, input_shape, n_outputs, vocabulary):
     """BatchNorm over the raw pixels: its statistics depend on the samples alone, not on any
     weight.
     """
@@ -56,17 +58,17 @@ def own_networks(monkeypatch):
     monkeypatch.setitem(sys.modules, "tests_networks", sys.modules[__name__])
 
 
-def rounds(name, settings, **over):
+def rounds(name, settings, **changes):
     """Each round's replies, and the server's state after it, for a network that begins with
     BatchNorm.
     """
     changed = {
-        "model": {"name": "tests_networks:first_of_all"},
+        "model": {"name": "tests_networks:normalised_first"},
         "buffers": "average",
         "local_epochs": 2,
         "clients": 3,
     }
-    scenario = Scenario.prepare(tiny(name, settings, **changed, **over))
+    scenario = Scenario.prepare(tiny(name, settings, **changed, **changes))
     config, method, ids = scenario.config, scenario.config.method.method(), (0, 1, 2)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
     server = with_statistics(method.server, scenario.initial)
@@ -109,8 +111,8 @@ def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
             continue
         measured = [reply.uplink[STATISTICS] for reply in replies]
         assert all(
-            torch.equal(own, other.uplink[STATISTICS])
-            for own, other in zip(measured, fair, strict=True)
+            torch.equal(statistics, plain_reply.uplink[STATISTICS])
+            for statistics, plain_reply in zip(measured, fair, strict=True)
         )
         assert isinstance(state, WithStatistics)
         shares = (roster.shares / roster.shares.sum()).float()
@@ -155,36 +157,34 @@ def test_the_servers_step_does_not_reach_variances():
 
 
 def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
-    """It would make the loss of everybody's global model not a number. first_of_all has 64 means,
+    """It would make the loss of everybody's global model not a number. normalised_first has 64 means,
     then 64 variances.
     """
-    changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
+    changed = {"model": {"name": "tests_networks:normalised_first"}, "buffers": "average"}
     scenario = Scenario.prepare(tiny("fednova", **changed))
     server = with_statistics(scenario.config.method.method().server, scenario.initial)
-    sent = server.uplink_form(server.start(scenario.initial, Roster((1, 1)), 0)) | {
+    uplink = server.uplink_form(server.start(scenario.initial, Roster((1, 1)), 0)) | {
         "steps": torch.ones(1).double()
     }
-    means, variance = sent[STATISTICS].clone(), sent[STATISTICS].clone()
+    means, variance = uplink[STATISTICS].clone(), uplink[STATISTICS].clone()
     means[:64], variance[127] = -1.0, -1e-3
-    assert server.invalid(sent) is None
-    assert server.invalid(sent | {STATISTICS: means}) is None
+    assert server.invalid(uplink) is None
+    assert server.invalid(uplink | {STATISTICS: means}) is None
     assert (
-        server.invalid(sent | {STATISTICS: variance})
+        server.invalid(uplink | {STATISTICS: variance})
         == "tensor 'statistics' holds a variance below 0"
     )
-    assert "steps" in server.invalid(sent | {"steps": torch.zeros(1).double()})
+    assert "steps" in server.invalid(uplink | {"steps": torch.zeros(1).double()})
 
 
 def test_admission_knows_that_statistics_are_no_model(monkeypatch):
     """A variance grows with the square of the data's scale."""
-    seen, admit = [], round_exchange.admit
-    monkeypatch.setattr(
-        round_exchange, "admit", lambda *given: seen.append(given[1]) or admit(*given)
-    )
-    changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
+    expectations, admit = [], round_exchange.admit
+    monkeypatch.setattr(round_exchange, "admit", lambda *a: expectations.append(a[1]) or admit(*a))
+    changed = {"model": {"name": "tests_networks:normalised_first"}, "buffers": "average"}
     pomona.run(tiny("fednova", **changed, rounds=1))
-    assert all(set(e.spec) - set(e.auxiliary) == {"model"} for e in seen)
-    assert seen
+    assert all(set(e.spec) - set(e.auxiliary) == {"model"} for e in expectations)
+    assert expectations
 
 
 def test_cfl_judges_updates_without_statistics():

@@ -15,7 +15,7 @@ from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_otherwise
 from pomona.testing.task_checks import PARTLY_FROZEN, a_run_trains_with_adamw_or_refuses_it, trains
 
 
-class Wrong(base.MethodSettings):
+class Faulty(base.MethodSettings):
     """FedAvg with one fault."""
 
     fault: Literal[
@@ -26,15 +26,15 @@ class Wrong(base.MethodSettings):
         method = FedAvg().method()
 
         def train(state, received, training, round_):
-            before = received["model"]
-            training.observe("global", before, "received")
+            initial = received["model"]
+            training.observe("global", initial, "received")
             if self.fault == "sgd whatever is asked":
                 round_ = replace(round_, optimizer=Optimizer())
-            W = base.sgd(training, before.clone(), round_)
+            W = base.sgd(training, initial.clone(), round_)
             info = {}
             match self.fault:
                 case "climbs":
-                    W = 2 * before - W
+                    W = 2 * initial - W
                 case "names its process":
                     info = {"process": torch.full((len(W),), float(os.getpid()))}
                 case "spoils what is frozen":
@@ -45,19 +45,19 @@ class Wrong(base.MethodSettings):
 
 
 def test_a_method_without_a_fault_passes():
-    trains(PARTLY_FROZEN, Wrong(fault="none"))
+    trains(PARTLY_FROZEN, Faulty(fault="none"))
 
 
 @pytest.mark.parametrize("fault", ["climbs", "names its process", "spoils what is frozen"])
 def test_a_run_with_a_fault_does_not(fault):
     with pytest.raises(AssertionError):
-        trains(PARTLY_FROZEN, Wrong(fault=fault))
+        trains(PARTLY_FROZEN, Faulty(fault=fault))
 
 
 def test_a_card_that_promises_any_steps_is_held_to_them():
-    adamw_trains_rows_as_alone_and_otherwise_than_sgd(Wrong(fault="none"))
+    adamw_trains_rows_as_alone_and_otherwise_than_sgd(Faulty(fault="none"))
     with pytest.raises(AssertionError, match="AdamW's steps are those of SGD"):
-        adamw_trains_rows_as_alone_and_otherwise_than_sgd(Wrong(fault="sgd whatever is asked"))
+        adamw_trains_rows_as_alone_and_otherwise_than_sgd(Faulty(fault="sgd whatever is asked"))
 
 
 def test_a_card_for_sgd_must_be_refused_adamw(monkeypatch):
