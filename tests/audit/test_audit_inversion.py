@@ -19,14 +19,14 @@ def network():
 def stepped(module, x, y, steps, lr=0.1):
     """The change of a network's row by plain steps on one record."""
     space = ParameterSpace(module)
-    before = space.pack(module)
+    row = space.pack(module)
     for _ in range(steps):
         module.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.sub_(lr * parameter.grad)
-    return space, before, space.pack(module) - before
+    return space, row, space.pack(module) - row
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -34,8 +34,8 @@ def test_one_record_follows_from_the_first_layer(steps):
     module, x = network(), torch.randn(1, 12)
     space, _, change = stepped(module, x, torch.tensor([1]), steps)
     weight, bias = inversion.first_linear(module, space, 12)
-    found = inversion.closed_form(change[weight].view(7, 12), change[bias])
-    assert torch.allclose(found, x[0], atol=1e-3)
+    record = inversion.closed_form(change[weight].view(7, 12), change[bias])
+    assert torch.allclose(record, x[0], atol=1e-3)
 
 
 def test_only_a_first_linear_layer_on_the_input_is_one():
@@ -50,43 +50,43 @@ def test_the_gradient_is_that_of_the_loss_at_the_known_places():
     space = ParameterSpace(module)
     row = space.pack(module)
     nn.functional.cross_entropy(module(x), y).backward()
-    known = torch.arange(91, space.trained)  # the last layer
+    numbers = torch.arange(91, space.trained)  # the last layer
     loss = lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none")  # noqa: E731
-    found = inversion.gradient_of(module, space, row, loss, y, known)(x)
+    gradient = inversion.gradient_of(module, space, row, loss, y, numbers)(x)
     exact = torch.cat([p.grad.flatten() for p in module[3].parameters()])
-    assert torch.allclose(found, exact, atol=1e-6)
-    full = torch.cat([p.grad.flatten() for p in module.parameters()])
-    assert torch.allclose(inversion.ordered(space, full[known], known), exact)
+    assert torch.allclose(gradient, exact, atol=1e-6)
+    gradients = torch.cat([p.grad.flatten() for p in module.parameters()])
+    assert torch.allclose(inversion.ordered(space, gradients[numbers], numbers), exact)
 
 
 @pytest.mark.long
 def test_a_search_finds_the_record():
     module, x, y = network(), torch.randn(1, 12).clamp(-2, 2), torch.tensor([1])
-    space, before, change = stepped(module, x, y, 1)
+    space, start_row, change = stepped(module, x, y, 1)
     loss = lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none")  # noqa: E731
-    gradient = inversion.gradient_of(module, space, before, loss, y, torch.arange(space.trained))
+    gradient = inversion.gradient_of(module, space, start_row, loss, y, torch.arange(space.trained))
     limits = -2 * torch.ones(12), 2 * torch.ones(12)
     draw = torch.Generator().manual_seed(0)
-    found = inversion.by_cosine(gradient, -change, x.shape, limits, draw, steps=200)
-    match = inversion.matched(found, x, torch.cat([x, torch.randn(30, 12)]))
+    record = inversion.by_cosine(gradient, -change, x.shape, limits, draw, steps=200)
+    match = inversion.matched(record, x, torch.cat([x, torch.randn(30, 12)]))
     assert match.likeness[0] > 0.9
     assert match.recognised[0]
     # and noise is no record
     noise = inversion.by_cosine(
         gradient, torch.randn(space.trained), x.shape, limits, draw, steps=50
     )
-    assert not inversion.matched(noise, x, torch.cat([x, found, noise + 0.1])).recognised[0]
+    assert not inversion.matched(noise, x, torch.cat([x, record, noise + 0.1])).recognised[0]
 
 
 def test_the_matching_is_the_best_of_all():
     draw = torch.Generator().manual_seed(1)
-    truth, found = torch.randn(4, 5, generator=draw), torch.randn(4, 5, generator=draw)
-    match = inversion.matched(found, truth, truth)
-    cost = lambda order: sum(float((truth[i] - found[k]).norm()) for i, k in enumerate(order))  # noqa: E731
+    truth, guesses = torch.randn(4, 5, generator=draw), torch.randn(4, 5, generator=draw)
+    match = inversion.matched(guesses, truth, truth)
+    cost = lambda order: sum(float((truth[i] - guesses[k]).norm()) for i, k in enumerate(order))  # noqa: E731
     assert cost(match.order) == pytest.approx(min(map(cost, permutations(range(4)))))
     first = match.order[0]
-    assert match.likeness[0] == pytest.approx(np.corrcoef(truth[0], found[first])[0, 1], abs=1e-5)
-    nearest = int((truth - found[first]).norm(dim=1).argmin())
+    assert match.likeness[0] == pytest.approx(np.corrcoef(truth[0], guesses[first])[0, 1], abs=1e-5)
+    nearest = int((truth - guesses[first]).norm(dim=1).argmin())
     assert match.recognised[0] == (nearest == 0)
 
 

@@ -25,63 +25,64 @@ def test_confidence_is_the_logit_of_the_probability():
 
 
 def test_lira_is_the_ratio_of_normal_densities_of_the_other_runs():
-    seen, member = runs()
-    found = membership.lira(seen, member)
+    confidences, member = runs()
+    ratios = membership.lira(confidences, member)
     spreads = []
     for chosen in (member, ~member):
-        residuals = [seen[chosen[:, x], x] for x in range(30) if chosen[:, x].any()]
+        residuals = [confidences[chosen[:, x], x] for x in range(30) if chosen[:, x].any()]
         squares = sum(((v - v.mean()) ** 2).sum() for v in residuals)
         spreads.append((squares / sum(len(v) - 1 for v in residuals)) ** 0.5)
     for r in range(12):
         for x in range(30):
-            others = np.arange(12) != r
-            ins, outs = (seen[others & chosen[:, x], x] for chosen in (member, ~member))
+            other_runs = np.arange(12) != r
+            ins, outs = (confidences[other_runs & chosen[:, x], x] for chosen in (member, ~member))
             if not len(ins) or not len(outs):
-                assert np.isnan(found[r, x])
+                assert np.isnan(ratios[r, x])
                 continue
-            parts = [
-                stats.norm.logpdf(seen[r, x], v.mean(), s)
+            densities = [
+                stats.norm.logpdf(confidences[r, x], v.mean(), s)
                 for v, s in zip((ins, outs), spreads, strict=True)
             ]
-            assert found[r, x] == pytest.approx(parts[0] - parts[1])
+            assert ratios[r, x] == pytest.approx(densities[0] - densities[1])
 
 
 def test_lira_sees_what_a_threshold_does_not():
     """Records differ more than membership moves them: only their own levels tell."""
-    seen, member = runs(64, 200, effect=1.5)
-    ratio = roc.auc(Pairs.flatten(membership.lira(seen, member), member))
-    plain = roc.auc(Pairs.flatten(membership.threshold(seen, member), member))
+    confidences, member = runs(64, 200, effect=1.5)
+    ratio = roc.auc(Pairs.flatten(membership.lira(confidences, member), member))
+    plain = roc.auc(Pairs.flatten(membership.threshold(confidences, member), member))
     assert ratio.low > 0.78  # two normals 1.5 apart: 0.856
     assert plain.high < 0.68
 
 
 def test_without_an_effect_nothing_is_found():
-    seen, member = runs(64, 200)
-    found = roc.auc(Pairs.flatten(membership.lira(seen, member), member))
-    assert found.low <= 0.5 <= found.high
+    confidences, member = runs(64, 200)
+    area = roc.auc(Pairs.flatten(membership.lira(confidences, member), member))
+    assert area.low <= 0.5 <= area.high
 
 
 def test_a_client_that_sent_nothing_is_left_out():
-    seen, member = runs()
-    seen[3] = np.nan
-    found = membership.lira(seen, member)
-    assert np.isnan(found[3]).all()
-    rest = np.delete(np.arange(12), 3)
-    assert found[rest] == pytest.approx(membership.lira(seen[rest], member[rest]), nan_ok=True)
+    scores, member = runs()
+    scores[3] = np.nan
+    ratios = membership.lira(scores, member)
+    assert np.isnan(ratios[3]).all()
+    senders = np.delete(np.arange(12), 3)
+    of_senders = membership.lira(scores[senders], member[senders])
+    assert ratios[senders] == pytest.approx(of_senders, nan_ok=True)
 
 
 def test_differences_are_mean_products_with_other_runs():
     draw = stream(0, "messages")
     member = draw.random((10, 6)) < 0.5
-    sent = draw.standard_normal((10, 4)) * [1, 10, 0, 3] + 5
-    found = membership.differences(sent, member)
-    unit = (sent - sent.mean(0)) / np.array([s if s else 1 for s in sent.std(0)])
+    messages = draw.standard_normal((10, 4)) * [1, 10, 0, 3] + 5
+    scores = membership.differences(messages, member)
+    unit = (messages - messages.mean(0)) / np.array([s if s else 1 for s in messages.std(0)])
     for r in range(10):
         for x in range(6):
-            others = np.arange(10) != r
-            ins, outs = (unit[others & chosen[:, x]] for chosen in (member, ~member))
+            other_runs = np.arange(10) != r
+            ins, outs = (unit[other_runs & chosen[:, x]] for chosen in (member, ~member))
             expected = unit[r] @ (ins.mean(0) - outs.mean(0)) if len(ins) and len(outs) else np.nan
-            assert found[r, x] == pytest.approx(expected, nan_ok=True)
+            assert scores[r, x] == pytest.approx(expected, nan_ok=True)
 
 
 def test_differences_find_the_mean_of_a_clients_records():
@@ -89,9 +90,9 @@ def test_differences_find_the_mean_of_a_clients_records():
     draw = stream(0, "means")
     records = draw.standard_normal((20, 50))
     member = draw.random((60, 20)) < 0.5
-    sent = (member @ records) / member.sum(1, keepdims=True)
-    found = roc.auc(Pairs.flatten(membership.differences(sent, member), member))
-    assert found.low > 0.8
+    means = (member @ records) / member.sum(1, keepdims=True)
+    area = roc.auc(Pairs.flatten(membership.differences(means, member), member))
+    assert area.low > 0.8
     noise = roc.auc(
         Pairs.flatten(membership.differences(draw.standard_normal((60, 50)), member), member)
     )

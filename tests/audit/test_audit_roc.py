@@ -31,21 +31,21 @@ def test_auc_is_scikit_learns_and_its_interval_delongs(ties):
     score, member = normal(1, 60, 0.8)
     score = np.round(score) if ties else score
     pairs = Pairs.flatten(score, member)
-    found = roc.auc(pairs)
-    assert found.value == pytest.approx(roc_auc_score(member[0], score[0]))
+    auc = roc.auc(pairs)
+    assert auc.value == pytest.approx(roc_auc_score(member[0], score[0]))
     ins, outs = score[0][member[0]], score[0][~member[0]]
     beats = (ins[:, None] > outs) + 0.5 * (ins[:, None] == outs)
     variance = beats.mean(1).var(ddof=1) / len(ins) + beats.mean(0).var(ddof=1) / len(outs)
-    half = stats.norm.ppf(0.975) * variance**0.5
-    assert found.high - found.value == pytest.approx(min(half, 1 - found.value))
+    half_width = stats.norm.ppf(0.975) * variance**0.5
+    assert auc.high - auc.value == pytest.approx(min(half_width, 1 - auc.value))
 
 
 def test_the_same_records_twice_tell_no_more():
     score, member = normal(1, 80, 0.5)
-    once, twice = (
+    single, twice = (
         roc.auc(Pairs.flatten(np.tile(score, (k, 1)), np.tile(member, (k, 1)))) for k in (1, 2)
     )
-    assert twice == pytest.approx(once)
+    assert twice == pytest.approx(single)
 
 
 def test_the_interval_covers_one_half_as_often_as_it_says():
@@ -53,19 +53,19 @@ def test_the_interval_covers_one_half_as_often_as_it_says():
     for seed in range(300):
         score, member = normal(4, 40, 0.0, seed)
         score += stream(seed, "records").standard_normal(40)  # of one record, alike in all runs
-        found = roc.auc(Pairs.flatten(score, member))
-        covered += found.low <= 0.5 <= found.high
+        auc = roc.auc(Pairs.flatten(score, member))
+        covered += auc.low <= 0.5 <= auc.high
     assert covered / 300 >= 0.91
 
 
 def test_hits_are_those_of_the_best_threshold():
     score, member = normal(10, 100, 1.0)
     pairs = Pairs.flatten(score, member)
-    found = roc.hits_at(pairs, 0.05)
+    hits = roc.hits_at(pairs, 0.05)
     best = max(
         (score[member] >= t).mean() for t in score.ravel() if (score[~member] >= t).mean() <= 0.05
     )
-    assert found == pytest.approx(best)
+    assert hits == pytest.approx(best)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
@@ -74,8 +74,8 @@ def test_scores_without_an_error_are_no_certainty(runs):
     of sqrt(0.025). In the second run, where members are the others of the first, there are no more.
     """
     member = np.array([[True, True, False, False], [False, False, True, True]])[:runs]
-    found = roc.auc(Pairs.flatten(member * 1.0, member))
-    assert found == pytest.approx((1.0, 0.025**0.5, 1.0))
+    auc = roc.auc(Pairs.flatten(member * 1.0, member))
+    assert auc == pytest.approx((1.0, 0.025**0.5, 1.0))
     alike = roc.auc(Pairs.flatten(member * 0.0, member))
     assert alike.low < 0.5 < alike.high
 
@@ -93,8 +93,8 @@ def randomised_response(epsilon, delta, runs=40, records=200, seed=0):
     draw = stream(seed, "response")
     member = draw.random((runs, records)) < 0.5
     flips = draw.random(member.shape) < 1 / (1 + exp(epsilon))
-    told = draw.random(member.shape) < delta
-    return np.where(told, member * 4.0 - 1.5, member ^ flips), member
+    shows_truth = draw.random(member.shape) < delta
+    return np.where(shows_truth, member * 4.0 - 1.5, member ^ flips), member
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 RUNS = 16
 
 
-def leaking(**over):
+def leaking(**changes):
     """A run that learns its few records by heart."""
     base = {
         "method": "fedavg",
@@ -42,7 +42,7 @@ def leaking(**over):
         "workers": 1,
         "engine": "torch",
     }
-    return resolve(base, over)
+    return resolve(base, changes)
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +54,15 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def audited(run, tmp_path_factory):
-    out = tmp_path_factory.mktemp("audit")
-    return audit(load(run), out, RUNS), out
+    folder = tmp_path_factory.mktemp("audit")
+    return audit(load(run), folder, RUNS), folder
 
 
 def test_an_overfitted_run_is_found_out(audited):
-    found = audited[0].measured[0].findings
+    findings = audited[0].measured[0].findings
     for party in ("server", "peer"):
-        assert found.main(party).auc.low > 0.6
-    assert found.ledger == [None, None]
+        assert findings.main(party).auc.low > 0.6
+    assert findings.ledger == [None, None]
 
 
 def test_with_membership_drawn_by_lot_nothing_is_found(run, audited):
@@ -73,9 +73,9 @@ def test_with_membership_drawn_by_lot_nothing_is_found(run, audited):
     for seed in range(10):
         draw = stream(seed, "lots")
         lots = draw.permuted(shadows.member.ravel()).reshape(shadows.member.shape)
-        found = assess(replace(shadows, member=lots), 0.0)
-        covered += [each.auc.low <= 0.5 <= each.auc.high for each in found.membership]
-        assert max(found.proven.values()) < 1
+        findings = assess(replace(shadows, member=lots), 0.0)
+        covered += [attack.auc.low <= 0.5 <= attack.auc.high for attack in findings.membership]
+        assert max(findings.proven.values()) < 1
     assert np.mean(covered) > 0.85  # of intervals at 95 %
 
 
@@ -87,18 +87,18 @@ def test_what_is_proven_holds_for_all_clients_together():
     member = np.tile(np.arange(40) % 2 == 0, (8, 1))
     member[::2] = ~member[::2]
     records = Records(np.arange(40), np.repeat([0, 1], 20))
-    seen = {"server": np.where(member, 1.0, -1.0)}
-    found = assess(Shadows(records, member, seen, {}, {}, np.full((8, 2), np.nan)), 0.0).proven
+    scores = {"server": np.where(member, 1.0, -1.0)}
+    proven = assess(Shadows(records, member, scores, {}, {}, np.full((8, 2), np.nan)), 0.0).proven
     tail = 0.05 / 3 / 2
     for client, n in ((0, 40), (1, 40), (ALL_CLIENTS, 80)):
-        assert found[client] == pytest.approx(log(tail ** (1 / n)) - log(1 - tail ** (1 / n)))
+        assert proven[client] == pytest.approx(log(tail ** (1 / n)) - log(1 - tail ** (1 / n)))
 
 
 def test_single_records_are_rebuilt_exactly(audited):
-    for one in audited[0].measured[0].pictures[1]:
-        assert one.closed
-        assert one.match.likeness.min() > 0.999
-        assert one.match.recognised.all()
+    for picture in audited[0].measured[0].pictures[1]:
+        assert picture.closed
+        assert picture.match.likeness.min() > 0.999
+        assert picture.match.recognised.all()
 
 
 def test_the_page_names_parties_and_numbers(audited):
@@ -117,24 +117,24 @@ def test_a_stopped_audit_loses_one_run(run, tmp_path, monkeypatch):
     plan = Plan.for_run(load(run), leaking(rounds=1), tmp_path)
     stopped = Plan.run
 
-    def until(self, number):
+    def fail_at_two(self, number):
         if number == 2:
             raise KeyboardInterrupt
         stopped(self, number)
 
-    monkeypatch.setattr(Plan, "run", until)
+    monkeypatch.setattr(Plan, "run", fail_at_two)
     with pytest.raises(KeyboardInterrupt):
         run_all(plan, 4)
     assert plan.missing(4) == [2, 3]
-    kept = [plan.file(k).read_bytes() for k in (0, 1)]
+    contents = [plan.file(k).read_bytes() for k in (0, 1)]
     monkeypatch.setattr(Plan, "run", stopped)
     counted = []
-    again = run_all(plan, 4, lambda *seen: counted.append(seen))
+    shadows = run_all(plan, 4, lambda *progress: counted.append(progress))
     assert counted == [(2, 4), (3, 4), (4, 4)]
-    assert [plan.file(k).read_bytes() for k in (0, 1)] == kept
-    assert again.member.shape == (4, 120)
-    other = Plan.for_run(load(run), leaking(rounds=2), tmp_path)
-    assert other.missing(4) == [0, 1, 2, 3]  # other settings, other files
+    assert [plan.file(k).read_bytes() for k in (0, 1)] == contents
+    assert shadows.member.shape == (4, 120)
+    of_changed = Plan.for_run(load(run), leaking(rounds=2), tmp_path)
+    assert of_changed.missing(4) == [0, 1, 2, 3]  # other settings, other files
 
 
 def test_records_are_drawn_anew_for_each_run_and_stay_with_their_client(run):
@@ -142,13 +142,13 @@ def test_records_are_drawn_anew_for_each_run_and_stay_with_their_client(run):
     assert redraw(plan.partition, 0, 0) is plan.partition
     inside = []
     for number in range(1, 200):
-        made = redraw(plan.partition, 0, number)
-        for own, before in zip(made.clients, plan.partition.clients, strict=True):
-            pool = np.union1d(before.train, before.test)
-            assert np.array_equal(np.union1d(own.train, own.test), pool)
-            assert not np.intersect1d(own.train, own.test).size
-        inside.append(np.isin(pool, made.clients[-1].train))
-    share = len(before.train) / len(pool)
+        redrawn = redraw(plan.partition, 0, number)
+        for new, old in zip(redrawn.clients, plan.partition.clients, strict=True):
+            pool = np.union1d(old.train, old.test)
+            assert np.array_equal(np.union1d(new.train, new.test), pool)
+            assert not np.intersect1d(new.train, new.test).size
+        inside.append(np.isin(pool, redrawn.clients[-1].train))
+    share = len(old.train) / len(pool)
     n = np.size(inside)
     low, high = roc.clopper_pearson(int(np.sum(inside)), n, 0.999)
     assert low <= share <= high
@@ -158,12 +158,12 @@ def test_records_are_drawn_anew_for_each_run_and_stay_with_their_client(run):
 
 def test_the_ledger_of_noise_in_sums_bounds_attacks_on_sums_alone(audited):
     bounds = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "honest": 2}
-    over = {"secure_aggregation": {"max_norm": 1.0, "minimum": 3}}
+    sums = {"secure_aggregation": {"max_norm": 1.0, "minimum": 3}}
     (measured,) = audited[0].measured
     findings = replace(measured.findings, ledger=[1.0, 1.0])
-    for config, said in (
-        (leaking(privacy=bounds, **over), "against those who see sums of 3 clients or more alone"),
-        (leaking(privacy={**bounds, "honest": 1}, **over), "against any attack"),
+    for config, scope in (
+        (leaking(privacy=bounds, **sums), "against those who see sums of 3 clients or more alone"),
+        (leaking(privacy={**bounds, "honest": 1}, **sums), "against any attack"),
     ):
         table = epsilon_table(
             replace(
@@ -172,7 +172,7 @@ def test_the_ledger_of_noise_in_sums_bounds_attacks_on_sums_alone(audited):
                 measured=[replace(measured, findings=findings)],
             )
         )
-        assert f"a bound {said}" in table.notes[0]
+        assert f"a bound {scope}" in table.notes[0]
 
 
 def test_two_rounds_are_read_besides_the_last():
@@ -192,18 +192,19 @@ def test_no_attack_beats_the_ledger(tmp_path):
     simulate(Scenario.prepare(leaking(privacy=privacy, rounds=3, local_epochs=2)), tmp_path / "run")
     result = load(tmp_path / "run")
     plan = Plan.for_run(result, resolve(result.config), tmp_path / "shadows")
-    found = assess(run_all(plan, 8), 1e-3)
-    assert all(10 < ledger < 1000 for ledger in found.ledger)
-    assert all(found.proven[i] <= found.ledger[i] for i in range(2))
+    findings = assess(run_all(plan, 8), 1e-3)
+    assert all(10 < ledger < 1000 for ledger in findings.ledger)
+    assert all(findings.proven[i] <= findings.ledger[i] for i in range(2))
 
 
 @pytest.mark.slow
 def test_at_three_budgets_less_noise_hides_less(run, tmp_path):
     pytest.importorskip("opacus")
-    found = [m.findings for m in audit(load(run), tmp_path, RUNS, (1.0, 8.0, 1000.0)).measured[1:]]
-    for each in found:
-        assert all(each.proven[i] <= each.ledger[i] for i in range(2))
-    assert found[0].main("server").auc.low < 0.53 < found[2].main("server").auc.low
+    measured = audit(load(run), tmp_path, RUNS, (1.0, 8.0, 1000.0)).measured
+    points = [budget.findings for budget in measured[1:]]
+    for point in points:
+        assert all(point.proven[i] <= point.ledger[i] for i in range(2))
+    assert points[0].main("server").auc.low < 0.53 < points[2].main("server").auc.low
 
 
 def test_what_cannot_be_audited_is_said(run, tmp_path):
@@ -220,22 +221,22 @@ def test_a_client_of_whose_records_no_other_draw_is_possible_is_refused(run, tmp
     partition = Partition.load(run / "partition.json")
     first = partition.clients[0]
     small = replace(first, train=first.train[:train], test=first.test[:test])
-    few = replace(partition, clients=(small, *partition.clients[1:]))
-    (tmp_path / "partition.json").write_text(few.text())
+    smaller = replace(partition, clients=(small, *partition.clients[1:]))
+    (tmp_path / "partition.json").write_text(smaller.text())
     with pytest.raises(ConfigError, match=f"client 0 has {train} training and {test} test"):
         Plan.for_run(replace(result, folder=tmp_path), resolve(result.config), tmp_path)
 
 
 def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
     folder = copytree(run, tmp_path / "run")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as stop:
         main(["privacy-audit", str(folder), "--runs", "4"])
-    assert not ended.value.code
-    said = capsys.readouterr().out
-    assert "The server" in said
-    assert str(folder / "privacy-audit" / "privacy-audit.html") in said
+    assert not stop.value.code
+    stdout = capsys.readouterr().out
+    assert "The server" in stdout
+    assert str(folder / "privacy-audit" / "privacy-audit.html") in stdout
     assert (folder / "privacy-audit").stat().st_mode & 0o077 == 0
-    for wrong in (["--runs", "3"], ["--epsilon", "-1"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["privacy-audit", str(folder), *wrong])
-        assert ended.value.code == 2
+    for options in (["--runs", "3"], ["--epsilon", "-1"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["privacy-audit", str(folder), *options])
+        assert stop.value.code == 2

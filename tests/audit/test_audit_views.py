@@ -15,18 +15,18 @@ from representatives import representatives
 
 pytestmark = pytest.mark.long
 
-WITHOUT = {"separate", "fedproto", "fedavg-data"}
-KEPT = ("apple", "fedavg", "fedproto", "fedrep", "mocha", "scaffold")
+WITHOUT_MODELS = {"separate", "fedproto", "fedavg-data"}
+READ_METHODS = ("apple", "fedavg", "fedproto", "fedrep", "mocha", "scaffold")
 
 
-def recorded(name, **over):
-    scenario = Scenario.prepare(tiny(name, **over))
+def recorded(name, **changes):
+    scenario = Scenario.prepare(tiny(name, **changes))
     recorder = Recorder(scenario, Records.build(scenario), frozenset({1}))
     return recorder, simulate(scenario, None, recorder)
 
 
 @pytest.mark.parametrize(
-    ("name", "part"),
+    ("name", "numbers_of"),
     [
         ("fedavg", lambda initial: range(len(initial()))),
         ("apple", lambda initial: range(len(initial()))),
@@ -35,14 +35,14 @@ def recorded(name, **over):
         ("fedproto", lambda initial: None),
     ],
 )
-def test_models_are_told_by_their_numbered_parameters(name, part):
+def test_models_are_told_by_their_numbered_parameters(name, numbers_of):
     scenario = Scenario.prepare(tiny(name))
-    expected = part(scenario.initial)
-    found = [places.tolist() for places in Readable.build(scenario).uplink.values()]
-    assert found == ([list(expected)] if expected is not None else [])
+    expected = numbers_of(scenario.initial)
+    indices = [numbers.tolist() for numbers in Readable.build(scenario).uplink.values()]
+    assert indices == ([list(expected)] if expected is not None else [])
 
 
-@pytest.mark.parametrize("name", representatives(sorted(METHODS), KEPT))
+@pytest.mark.parametrize("name", representatives(sorted(METHODS), READ_METHODS))
 def test_every_method_is_read(name):
     if METHODS[name]().method().share:
         pytest.skip("its samples are shared")
@@ -51,13 +51,13 @@ def test_every_method_is_read(name):
     if name == "separate":
         assert not parties
         assert not recorder.messages
-    elif name in WITHOUT:
+    elif name in WITHOUT_MODELS:
         assert sorted(recorder.messages) == [0, 1, 2, 3]
     else:
         assert "server" in parties
     for losses in recorder.losses.values():
-        assert all(np.isfinite(one).all() for one in losses)
-        assert {one.shape for one in losses} == {(len(recorder.records),)}
+        assert all(np.isfinite(values).all() for values in losses)
+        assert {values.shape for values in losses} == {(len(recorder.records),)}
 
 
 class Uplinks(NullCallback):
@@ -72,16 +72,16 @@ def test_the_server_sees_the_loss_of_each_clients_model(name):
     """A change of a model is read as the model that it makes."""
     scenario = Scenario.prepare(tiny(name))
     recorder = Recorder(scenario, Records.build(scenario), frozenset())
-    seen = Uplinks()
-    simulate(scenario, None, CallbackList(recorder, seen))
+    uplinks = Uplinks()
+    simulate(scenario, None, CallbackList(recorder, uplinks))
     objective = scenario.objective()
-    for client, sent in seen.sent.items():
-        row = sent.get("model", seen.down["model"].bank[0] + sent.get("model_delta", 0))
-        own = scenario.partition.clients[client].train
-        places = np.searchsorted(recorder.records.rows, own)
+    for client, message in uplinks.sent.items():
+        row = message.get("model", uplinks.down["model"].bank[0] + message.get("model_delta", 0))
+        train_rows = scenario.partition.clients[client].train
+        columns = np.searchsorted(recorder.records.rows, train_rows)
         exact = objective.losses(row, client, "train").double().numpy()
-        assert recorder.losses["server"][0][places] == pytest.approx(exact, rel=1e-5)
-        assert recorder.sites["server"][client][places] == pytest.approx(exact, rel=1e-5)
+        assert recorder.losses["server"][0][columns] == pytest.approx(exact, rel=1e-5)
+        assert recorder.sites["server"][client][columns] == pytest.approx(exact, rel=1e-5)
 
 
 def test_a_peer_sees_the_mean_or_single_models():
@@ -108,8 +108,8 @@ def test_an_empty_place_is_received_by_nobody():
         ("cores", 2): {1},
         ("cores", 0): {1},
     }
-    same = Rows.broadcast(torch.zeros(2), 2)
-    assert received("model", same, (0, 1)) == {("model", 0): {0, 1}}
+    broadcast = Rows.broadcast(torch.zeros(2), 2)
+    assert received("model", broadcast, (0, 1)) == {("model", 0): {0, 1}}
 
 
 def test_a_run_is_the_same_with_a_witness():

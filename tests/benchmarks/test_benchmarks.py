@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
 # run by tests of their own: Linux only, and many processes
-APART = {
+EXCLUDED = {
     "memory",
     "server_half",
     "deployment",
@@ -32,9 +32,9 @@ def load(monkeypatch):
     """Import a benchmark by name, with its folder on the path as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delenv("POMONA_DATA", raising=False)
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     yield __import__
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - loaded:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
             del sys.modules[name]
 
@@ -52,7 +52,7 @@ def test_benchmarks_are_run_alike(load, name):
     "name",
     [  # together they take minutes
         pytest.param(name, marks=() if name in IN_THE_GATE else pytest.mark.slow)
-        for name in sorted({*NAMES} - APART)
+        for name in sorted({*NAMES} - EXCLUDED)
     ],
 )
 def test_the_quick_size_runs(load, name):
@@ -93,10 +93,10 @@ def test_medians_and_costs_by_hand(load):
 
 
 def test_candidates_take_turns_and_the_first_turn_does_not_count(load):
-    calls = []
-    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    turns = []
+    works = {name: lambda name=name: turns.append(name) for name in "ab"}
     wall, cpu = load("timing").measured(works, 2)
-    assert calls == ["a", "b"] * 3
+    assert turns == ["a", "b"] * 3
     assert wall.turns == cpu.turns == 2
 
 
@@ -130,9 +130,9 @@ def test_what_does_not_fit_into_memory_is_named_and_not_run(load, monkeypatch):
     model = {"name": "mlp", "hidden": [64]}
     configs = {
         name: growth.resolve(
-            growth.SETTINGS, {"method": how, "clients": 3, "model": model, "batch_size": 4}
+            growth.SETTINGS, {"method": method, "clients": 3, "model": model, "batch_size": 4}
         )
-        for name, how in {
+        for name, method in {
             "fedavg, 3": {"name": "fedavg"},
             "apple, 3": {"name": "apple", "budget": 1},
         }.items()
@@ -204,9 +204,9 @@ def test_a_federation_of_real_processes_is_measured(load, monkeypatch):
     model = 4 * (4 * 4 * 10 + 10)
     assert row["down by formula MB"] == row["up by formula MB"] == 2 * 1 * model / 1e6
     assert row["largest difference"] == 0
-    for way in ("down", "up"):
-        assert row[f"{way} by formula MB"] <= row[f"{way} MB"]
-    assert all(row[f"{kind} MB"] > 10 for kind in deployment.PROCESSES), "Python alone has that"
+    for direction in ("down", "up"):
+        assert row[f"{direction} by formula MB"] <= row[f"{direction} MB"]
+    assert all(row[f"{name} MB"] > 10 for name in deployment.PROCESSES), "Python alone has that"
     assert set(paper["rows"]) == set(deployment.LARGE)
 
 
@@ -239,19 +239,18 @@ def test_a_record_has_a_first_round_only_once_its_line_is_whole(load, tmp_path):
 
 def test_whole_commands_are_those_of_the_readme_where_the_data_are(load, tmp_path, monkeypatch):
     startup = load("startup")
-    for place, words in (("data", ["heart-disease.toml"]), ("nowhere", ["rounds=30"])):
+    for folder, argv in (("data", ["heart-disease.toml"]), ("nowhere", ["rounds=30"])):
         (tmp_path / "data/heart_disease").mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"in-{place}").mkdir()
-        monkeypatch.setenv("POMONA_DATA", str(tmp_path / place))
-        commands = dict(startup.commands(tmp_path / f"in-{place}"))
+        (tmp_path / f"in-{folder}").mkdir()
+        monkeypatch.setenv("POMONA_DATA", str(tmp_path / folder))
+        commands = dict(startup.commands(tmp_path / f"in-{folder}"))
         assert [*commands.values()][1:] == [
             ["demo", "--out", "demo"],
-            ["run", "apple", *words, "--out", "run"],
+            ["run", "apple", *argv, "--out", "run"],
             ["report", "run", "--out", "page"],
         ]
-        assert all(
-            (tmp_path / f"in-{place}" / name).is_file() for name in words if name.endswith(".toml")
-        )
+        files = [name for name in argv if name.endswith(".toml")]
+        assert all((tmp_path / f"in-{folder}" / name).is_file() for name in files)
 
 
 def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):

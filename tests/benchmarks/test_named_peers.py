@@ -28,30 +28,30 @@ def load(monkeypatch):
     """Import a benchmark by name, with its folder on the path as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delenv("POMONA_DATA", raising=False)
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     yield lambda name: __import__(name, fromlist=["x"])
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - loaded:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
             del sys.modules[name]
 
 
 def test_the_task_is_what_the_round_of_fedavg_trains_on(load, tmp_path):
-    made = load("named_peers").prepare(tmp_path, IMAGES, 0)
+    task = load("named_peers").prepare(tmp_path, IMAGES, 0)
     fedavg, rounds, reference = (load(name) for name in ("fedavg_round", "rounds", "reference"))
     config = resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}})
     scenario = rounds.scenario_of(config, rounds.noise(IMAGES))
     clients = fedavg.clients(scenario, lambda: reference.Cnn(32, 64, 512))
-    assert len(clients) == made.settings["clients"]
+    assert len(clients) == task.settings["clients"]
     for i, client in enumerate(clients):
         for split, data in (("train", client.train_data), ("test", client.test_data)):
-            x, y = made.client_samples(split, i)
+            x, y = task.client_samples(split, i)
             assert torch.equal(x, data.tensors[0])
             assert torch.equal(y, data.tensors[1])
-    held = np.concatenate(
-        [made.rows[f"{s}_{i}"] for s in ("train", "test") for i in range(len(clients))]
+    images = np.concatenate(
+        [task.rows[f"{s}_{i}"] for s in ("train", "test") for i in range(len(clients))]
     )
-    assert sorted(held.tolist()) == [*range(IMAGES)], "each image belongs to one client, once"
-    assert {k: made.settings[k] for k in ("batch_size", "lr")} == {
+    assert sorted(images.tolist()) == [*range(IMAGES)], "each image belongs to one client, once"
+    assert {k: task.settings[k] for k in ("batch_size", "lr")} == {
         "batch_size": config.batch_size,
         "lr": config.lr,
     }
@@ -61,32 +61,32 @@ def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
     """The plain network with the task's weights computes what Pomona's does with the run's initial
     row.
     """
-    made = load("named_peers").prepare(tmp_path, IMAGES, 0)
+    task = load("named_peers").prepare(tmp_path, IMAGES, 0)
     rounds, fedavg = load("rounds"), load("fedavg_round")
     scenario = rounds.scenario_of(
         resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}}), rounds.noise(IMAGES)
     )
-    network = made.start(load("peers.task").Cnn())
+    network = task.start(load("peers.task").Cnn())
     assert sum(p.numel() for p in network.parameters()) == 582_026
-    x, _ = made.client_samples("test", 3)
+    x, _ = task.client_samples("test", 3)
     assert torch.allclose(network(x), scenario.module()(x), atol=1e-6)
 
 
 def rounds_of_the_program(load, folder, method):
     """Accuracy by rounds of training from Pomona's program, run alone for two rounds."""
     load("named_peers").prepare(folder, IMAGES, 0)
-    words = [sys.executable, str(FOLDER / "peers" / "pomona_rounds.py"), str(folder), method, "2"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ)
+    command = [sys.executable, str(FOLDER / "peers" / "pomona_rounds.py"), str(folder), method, "2"]
+    process = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ)
     )
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {score["trained"]: score["right"] / score["samples"] for score in told}
+    assert process.returncode == 0, process.stderr
+    scores = [json.loads(line) for line in process.stdout.splitlines()]
+    return {score["trained"]: score["right"] / score["samples"] for score in scores}
 
 
 @pytest.mark.parametrize("method", representatives(["fedavg", "ditto"], ["fedavg"]))
 def test_pomonas_program_is_pomona_run(load, tmp_path, monkeypatch, method):
-    found = rounds_of_the_program(load, tmp_path, method)
+    accuracies = rounds_of_the_program(load, tmp_path, method)
     monkeypatch.syspath_prepend(str(FOLDER / "peers"))
     settings, rounds = load("pomona_rounds").method(method), load("rounds")
     changes = {"data": {"name": "rounds:noise"}, "method": settings, "rounds": 2}
@@ -94,36 +94,36 @@ def test_pomonas_program_is_pomona_run(load, tmp_path, monkeypatch, method):
     result = simulate(rounds.scenario_of(config, rounds.noise(IMAGES)))
     judged = (*config.method.method().card.headline, "test")
     expected = {e.round: e.pooled for e in result.evaluations if e.key == judged}
-    assert len(found) == 2
-    assert found == {n: pytest.approx(expected[n], abs=1e-12) for n in found}
+    assert len(accuracies) == 2
+    assert accuracies == {n: pytest.approx(expected[n], abs=1e-12) for n in accuracies}
 
 
 def test_a_round_begins_when_it_may_and_tells_that_the_last_is_over(load, tmp_path, monkeypatch):
     turns = load("peers.turns")
     monkeypatch.setenv(turns.FOLDER, str(tmp_path))
-    begun = threading.Thread(target=turns.wait_for, args=(3,))
-    begun.start()
+    waiting = threading.Thread(target=turns.wait_for, args=(3,))
+    waiting.start()
     while not (tmp_path / "asked-3").exists():
-        assert begun.is_alive()
-    assert begun.is_alive()
+        assert waiting.is_alive()
+    assert waiting.is_alive()
     (tmp_path / "go-3").touch()
-    begun.join(5)
-    assert not begun.is_alive()
+    waiting.join(5)
+    assert not waiting.is_alive()
 
 
 def test_accuracy_is_pooled_over_the_samples_of_those_who_tell(load, tmp_path, monkeypatch):
-    named, turns = load("named_peers"), load("peers.turns")
+    peers, turns = load("named_peers"), load("peers.turns")
     monkeypatch.setenv(turns.FOLDER, str(tmp_path))
     for trained, accuracy, samples in ((1, 0.5, 10), (1, 1.0, 30), (2, 0.25, 4)):
         turns.report(trained, accuracy, samples)
-    one = named.Running.__new__(named.Running)
-    one.folder = tmp_path
-    assert one.accuracies() == {1: (5 + 30) / 40, 2: 0.25}
+    running = peers.Running.__new__(peers.Running)
+    running.folder = tmp_path
+    assert running.accuracies() == {1: (5 + 30) / 40, 2: 0.25}
 
 
 def test_who_has_no_environment_is_named_and_left_out(load, tmp_path, monkeypatch, capsys):
-    named, set_up = load("named_peers"), load("peers.set_up")
+    peers, set_up = load("named_peers"), load("peers.set_up")
     monkeypatch.setattr(set_up, "FOLDER", tmp_path)
-    (table,) = named.main(named.QUICK, ["peers=pomona,fluke"])
+    (table,) = peers.main(peers.QUICK, ["peers=pomona,fluke"])
     assert list(table["rows"]) == ["pomona"]
     assert "python benchmarks/peers/set_up.py fluke" in capsys.readouterr().err

@@ -55,16 +55,16 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("how", RUNS)
+@pytest.mark.parametrize("entry", RUNS)
 @pytest.mark.long
-def test_what_lies_in_the_current_folder_is_not_imported(how, tmp_path):
+def test_what_lies_in_the_current_folder_is_not_imported(entry, tmp_path):
     """Somebody may have sent it, with a file that is called like a package."""
     for name in ("rich", "pomona_native", "timm"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(99)")
-    done = subprocess.run(
-        [sys.executable, *RUNS[how]], capture_output=True, text=True, cwd=tmp_path, check=False
+    process = subprocess.run(
+        [sys.executable, *RUNS[entry]], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    assert (done.returncode, "fedavg" in done.stdout) == (0, True), done.stderr
+    assert (process.returncode, "fedavg" in process.stdout) == (0, True), process.stderr
 
 
 @pytest.mark.parametrize(
@@ -84,45 +84,45 @@ def test_what_lies_in_the_current_folder_is_not_imported(how, tmp_path):
     ],
 )
 def test_every_command_explains_itself(capsys, command):
-    code, out, _ = call(capsys, *command.split(), "--help")
+    code, stdout, _ = call(capsys, *command.split(), "--help")
     assert code == 0
-    assert "--json" in out
+    assert "--json" in stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("argv", "command"),
     [(["predict"], "pomona predict"), (["data", "shw"], "pomona data"), (["runn"], "pomona")],
 )
-def test_a_wrong_use_names_the_help_of_its_command(capsys, words, named):
-    code, _, err = call(capsys, *words)
+def test_a_wrong_use_names_the_help_of_its_command(capsys, argv, command):
+    code, _, err = call(capsys, *argv)
     assert code == 2
     assert err.startswith("error[USAGE]: ")
-    assert err.endswith(f" See {named} --help.\n")
+    assert err.endswith(f" See {command} --help.\n")
 
 
 def test_the_commands_are_listed_with_their_arguments_and_values(capsys):
     """Each that --help explains, with names that its own --help shows and a schema that holds its default."""
-    code, out, _ = call(capsys, "commands", "--json")
-    listed = {each["command"]: each for each in json.loads(out)["commands"]}
+    code, stdout, _ = call(capsys, "commands", "--json")
+    listed = {entry["command"]: entry for entry in json.loads(stdout)["commands"]}
     assert code == 0
     assert listed.keys() >= {f"pomona {name}" for name in ("demo", "run", "data show", "commands")}
-    assert all(argument["what"] for each in listed.values() for argument in each["arguments"])
+    assert all(argument["what"] for entry in listed.values() for argument in entry["arguments"])
     for name in ("run", "predict", "data show"):
-        _, shown, _ = call(capsys, *name.split(), "--help")
-        found = listed[f"pomona {name}"]["arguments"]
-        assert {"--json"} in [{*each["names"]} for each in found]
-        for each in found:
-            assert all(option in shown for option in each["names"] if each["kind"] == "option")
-            Draft202012Validator.check_schema(each["values"])
-            if "default" in each:
-                Draft202012Validator(each["values"]).validate(each["default"])
-    first, words, *_ = listed["pomona run"]["arguments"]
+        _, page, _ = call(capsys, *name.split(), "--help")
+        arguments = listed[f"pomona {name}"]["arguments"]
+        assert {"--json"} in [{*entry["names"]} for entry in arguments]
+        for entry in arguments:
+            assert all(option in page for option in entry["names"] if entry["kind"] == "option")
+            Draft202012Validator.check_schema(entry["values"])
+            if "default" in entry:
+                Draft202012Validator(entry["values"]).validate(entry["default"])
+    first, overrides, *_ = listed["pomona run"]["arguments"]
     assert (first["names"], first["kind"], first["required"]) == (["method"], "argument", True)
-    assert (words["kind"], words["values"]["type"]) == ("words", "array")
+    assert (overrides["kind"], overrides["values"]["type"]) == ("words", "array")
 
 
 def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
-    code, out, _ = call(
+    code, stdout, _ = call(
         capsys,
         "run",
         "apple",
@@ -135,15 +135,15 @@ def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
         tmp_path / "r",
     )
     assert code == 0
-    assert re.search(r"APPLE +personal +trained", out)
-    assert re.search(r"rounds   last 2, best on validation [12], best on test [12]\n", out)
-    assert "BMCTA" in out
+    assert re.search(r"APPLE +personal +trained", stdout)
+    assert re.search(r"rounds   last 2, best on validation [12], best on test [12]\n", stdout)
+    assert "BMCTA" in stdout
     assert (tmp_path / "r/report.html").exists()
     assert (tmp_path / "r/models/client-03.safetensors").exists()
 
 
 def test_a_run_for_programs_is_json(capsys, tmp_path):
-    words = (
+    argv = (
         "run",
         "fedavg",
         "--data",
@@ -154,8 +154,8 @@ def test_a_run_for_programs_is_json(capsys, tmp_path):
         "--no-report",
         "--json",
     )
-    code, out, _ = call(capsys, *words)
-    summary = json.loads(out)
+    code, stdout, _ = call(capsys, *argv)
+    summary = json.loads(stdout)
     assert code == 0
     assert summary["folder"] == str(tmp_path / "r")
     assert summary == {
@@ -172,10 +172,10 @@ def test_the_command_line_wins_over_files_over_defaults(capsys, tmp_path):
         'rounds = 7\nlr = 0.5\n[data]\nname = "breast-cancer"\n[method]\nname = "fedprox"\nmu = '
         "0.25\n"
     )
-    code, out, _ = call(
+    code, stdout, _ = call(
         capsys, "run", "fedprox", file, "rounds=9", "--data", "digits", "--dry-run", "--json"
     )
-    config = json.loads(out)
+    config = json.loads(stdout)
     assert code == 0
     assert (config["rounds"], config["lr"], config["data"]["name"], config["method"]["mu"]) == (
         9,
@@ -189,8 +189,9 @@ def test_the_command_line_wins_over_files_over_defaults(capsys, tmp_path):
 def test_a_file_that_names_its_method_is_enough(capsys, tmp_path):
     file = tmp_path / "federation.toml"
     file.write_text('method = "apfl"\nrounds = 3\n')
-    code, out, _ = call(capsys, "run", file, "rounds=9", "--dry-run", "--json")
-    assert (code, json.loads(out)["method"]["name"], json.loads(out)["rounds"]) == (0, "apfl", 9)
+    code, stdout, _ = call(capsys, "run", file, "rounds=9", "--dry-run", "--json")
+    settings = json.loads(stdout)
+    assert (code, settings["method"]["name"], settings["rounds"]) == (0, "apfl", 9)
     file.write_text("rounds = 3\n")
     code, _, err = call(capsys, "run", file, "--dry-run")
     assert code != 0
@@ -201,38 +202,38 @@ def test_a_file_that_names_its_method_is_enough(capsys, tmp_path):
 
 
 def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
-    _, out, _ = call(
+    _, stdout, _ = call(
         capsys, "run", "apple", "--partition", "practical", "method.budget=2", "--dry-run"
     )
-    (tmp_path / "again.toml").write_text(out)
-    _, again, _ = call(capsys, "run", "apple", tmp_path / "again.toml", "--dry-run")
-    assert again == out
+    (tmp_path / "again.toml").write_text(stdout)
+    _, second, _ = call(capsys, "run", "apple", tmp_path / "again.toml", "--dry-run")
+    assert second == stdout
 
 
 def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
-    code, out, _ = call(capsys, "compare", recorded / "apple", recorded / "separate", "--json")
-    rows = json.loads(out)
+    code, stdout, _ = call(capsys, "compare", recorded / "apple", recorded / "separate", "--json")
+    rows = json.loads(stdout)
     assert code == 0
     assert {r["method"] for r in rows} == {"apple", "separate"}
     assert [r["last"] for r in rows if r["method"] == "apple"] == [
         pomona.load(recorded / "apple").curve("personal", "trained")[-1].mean
     ]
-    code, out, _ = call(capsys, "compare", recorded)
+    code, stdout, _ = call(capsys, "compare", recorded)
     assert code == 0
-    assert "APPLE" in out
-    code, out, _ = call(capsys, "report", recorded, "--out", tmp_path)
+    assert "APPLE" in stdout
+    code, stdout, _ = call(capsys, "report", recorded, "--out", tmp_path)
     assert code == 0
-    assert Path(out.strip()) == tmp_path / "report.html"
+    assert Path(stdout.strip()) == tmp_path / "report.html"
 
 
 @pytest.mark.long
 def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert call(capsys, "run", "fedavg", *SMALL, "--out", tmp_path / "run", "--no-report")[0] == 0
-    code, out, _ = call(
+    code, stdout, _ = call(
         capsys, "trajectory", tmp_path / "run", "--client", "1", "--out", tmp_path / "way", "--json"
     )
     assert code == 0
-    assert {Path(p) for p in json.loads(out)["written"]} == set((tmp_path / "way").iterdir())
+    assert {Path(p) for p in json.loads(stdout)["written"]} == set((tmp_path / "way").iterdir())
     # APPLE's clients are judged by a mixture that no local training starts from.
     code, _, err = call(capsys, "trajectory", recorded / "apple", "--out", tmp_path / "none")
     assert code == 2
@@ -258,8 +259,8 @@ def test_no_setting_of_a_record_imports_code_unless_asked(
     (tree[section] if section else tree)[last] = "own_trap:f"
     (folder / "config.toml").write_text(tomli_w.dumps(tree))
     commands = ("report", "compare", "trajectory", "elsewhere")
-    for words in ([command, folder] for command in commands):
-        code, _, err = call(capsys, *words)
+    for argv in ([command, folder] for command in commands):
+        code, _, err = call(capsys, *argv)
         assert code in (0, ConfigError.code, StorageError.code)
     assert "--own-code" in err or "holds no readable run" in err
 
@@ -273,10 +274,10 @@ def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_pa
     np.savez(tmp_path / "two.npz", x=np.stack([pixels, pixels]))
     Image.fromarray(pixels).save(tmp_path / "one.png")
     model = recorded / "apple/models/client-00.safetensors"
-    code, out, _ = call(
+    code, stdout, _ = call(
         capsys, "predict", model, tmp_path / "two.npz", tmp_path / "one.png", "--json"
     )
-    answers = json.loads(out)
+    answers = json.loads(stdout)
     assert code == 0
     assert [a["class"] for a in answers] == [answers[0]["class"]] * 3
     assert all(0 < a["probability"] <= 1 for a in answers)
@@ -285,7 +286,7 @@ def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_pa
 def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
     rows = [f"{k % 7},{k % 2},{('North', 'Södra [red]')[k % 2]}" for k in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["a,ill,hospital", *rows]))
-    words = [
+    settings = [
         f"data.path={tmp_path / 't.csv'}",
         "data.label_column=ill",
         "data.client_column=hospital",
@@ -297,7 +298,7 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
         "separate",
         "--data",
         "table",
-        *words,
+        *settings,
         "lr=0.1",
         "workers=1",
         "--out",
@@ -310,11 +311,11 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
             tmp_path / f"r/models/client-{number:02d}.safetensors",
             tmp_path / "t.csv",
         )
-        code, out, err = call(capsys, *question)
+        code, stdout, err = call(capsys, *question)
         assert code == 0, err
-        assert out.splitlines()[0].strip() == f"the model of {name}"
-        _, out, _ = call(capsys, *question, "--json")
-        assert [answer["client"] for answer in json.loads(out)] == [name] * len(rows)
+        assert stdout.splitlines()[0].strip() == f"the model of {name}"
+        _, stdout, _ = call(capsys, *question, "--json")
+        assert [answer["client"] for answer in json.loads(stdout)] == [name] * len(rows)
 
 
 def test_a_table_of_survival_names_each_edge():
@@ -330,8 +331,8 @@ def test_a_table_of_survival_names_each_edge():
 
 
 def test_methods_say_what_they_cost_and_keep(capsys):
-    code, out, _ = call(capsys, "methods", "--json")
-    cards = json.loads(out)
+    code, stdout, _ = call(capsys, "methods", "--json")
+    cards = json.loads(stdout)
     assert code == 0
     assert cards["apple"]["headline"] == ["personal", "trained"]
     assert "directed relationships" in cards["apple"]["exchange"]["private"]
@@ -348,21 +349,21 @@ def test_methods_say_what_they_cost_and_keep(capsys):
 
 @pytest.mark.long
 def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
-    code, out, _ = call(capsys, "data", "list", "--json")
+    code, stdout, _ = call(capsys, "data", "list", "--json")
     assert code == 0
-    assert "digits" in [d["name"] for d in json.loads(out)["data"]]
-    _, out, _ = call(capsys, "data", "list")
-    assert "small beta means strong skew." in " ".join(out.split())
-    shown = ("data", "show", "--data", "digits", "--partition", "practical", "--out", tmp_path)
-    code, out, _ = call(capsys, *shown, "--save", tmp_path / "p.json", "--json")
-    about = json.loads(out)
+    assert "digits" in [d["name"] for d in json.loads(stdout)["data"]]
+    _, stdout, _ = call(capsys, "data", "list")
+    assert "small beta means strong skew." in " ".join(stdout.split())
+    argv = ("data", "show", "--data", "digits", "--partition", "practical", "--out", tmp_path)
+    code, stdout, _ = call(capsys, *argv, "--save", tmp_path / "p.json", "--json")
+    summary = json.loads(stdout)
     assert code == 0
-    assert sum(map(sum, about["label_counts"])) == sum(about["sizes"]["train"])
+    assert sum(map(sum, summary["label_counts"])) == sum(summary["sizes"]["train"])
     assert (tmp_path / "labels.png").exists()
-    words = ("partition.name=file", f"partition.path={tmp_path / 'p.json'}", "--json")
-    code, out, _ = call(capsys, "data", "show", "--data", "digits", *words)
+    settings = ("partition.name=file", f"partition.path={tmp_path / 'p.json'}", "--json")
+    code, stdout, _ = call(capsys, "data", "show", "--data", "digits", *settings)
     assert code == 0
-    assert json.loads(out)["partition_sha256"] == about["partition_sha256"]
+    assert json.loads(stdout)["partition_sha256"] == summary["partition_sha256"]
 
 
 def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
@@ -371,22 +372,22 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
         *(f"{k},{'[/x]' if k % 2 else 'B'},{'no' if k < 50 else '[red]yes'}" for k in range(60)),
     ]
     (tmp_path / "t.csv").write_text("\n".join([*rows, "55,lonely,no"]) + "\n")
-    words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=y", "data.client_column=site")
-    code, out, _ = call(capsys, "data", "show", "--data", "table", *words)
+    settings = (f"data.path={tmp_path / 't.csv'}", "data.label_column=y", "data.client_column=site")
+    code, stdout, _ = call(capsys, "data", "show", "--data", "table", *settings)
     assert code == 0
-    assert "Rows of each class" in out
-    assert "[red]yes" in out
-    assert "[/x]" in out
-    assert "note: 1 of 3 clients have no test rows and are in no mean: lonely" in out
-    code, out, _ = call(capsys, "data", "show", "--data", "table", *words, "--json")
-    about = json.loads(out)
-    assert [row["class"] for row in about["targets_by_part"]] == ["[red]yes", "no"]
-    assert sum(row[part] for row in about["targets_by_part"] for part in about["sizes"]) == 61
-    assert "1 of 3 clients have no test rows and are in no mean: lonely" in about["notes"]
+    assert "Rows of each class" in stdout
+    assert "[red]yes" in stdout
+    assert "[/x]" in stdout
+    assert "note: 1 of 3 clients have no test rows and are in no mean: lonely" in stdout
+    code, stdout, _ = call(capsys, "data", "show", "--data", "table", *settings, "--json")
+    summary = json.loads(stdout)
+    assert [row["class"] for row in summary["targets_by_part"]] == ["[red]yes", "no"]
+    assert sum(row[split] for row in summary["targets_by_part"] for split in summary["sizes"]) == 61
+    assert "1 of 3 clients have no test rows and are in no mean: lonely" in summary["notes"]
 
 
 @pytest.mark.parametrize(
-    ("targets", "names", "shown"),
+    ("targets", "names", "expected"),
     [
         (
             "multilabel",
@@ -397,23 +398,23 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
         ("regression", ["mm", "kg"], ["Targets", "mm", "kg"]),
     ],
 )
-def test_data_show_names_labels_and_targets(capsys, tmp_path, targets, names, shown):
+def test_data_show_names_labels_and_targets(capsys, tmp_path, targets, names, expected):
     y = np.column_stack([np.arange(40) % 2, np.zeros(40)]) + (targets == "regression") * 0.5
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((40, 3)), y=y)
-    words = (
+    settings = (
         f"data.path={tmp_path / 'a.npz'}",
         f"data.targets={targets}",
         f"data.classes={names}",
         "clients=2",
     )
-    code, out, _ = call(capsys, "data", "show", "--data", "arrays", *words)
+    code, stdout, _ = call(capsys, "data", "show", "--data", "arrays", *settings)
     assert code == 0
-    assert all(word in out for word in shown)
+    assert all(text in stdout for text in expected)
 
 
 def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((40, 3)), y=np.full(40, 1))
-    words = (
+    argv = (
         f"data.path={tmp_path / 'a.npz'}",
         "clients=2",
         "rounds=1",
@@ -422,22 +423,22 @@ def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
         "--no-report",
     )
     code, _, err = call(
-        capsys, "run", "fedavg", "--data", "arrays", *words, "--out", tmp_path / "run"
+        capsys, "run", "fedavg", "--data", "arrays", *argv, "--out", tmp_path / "run"
     )
     assert code == 0
-    said = " ".join(err.split())
-    assert "note: all rows are of class 1: there is nothing to learn, and accuracy is 100 %" in said
-    assert "note: no row is of class 0; numbers of classes start at 0" in said
+    notes = " ".join(err.split())
+    assert "all rows are of class 1: there is nothing to learn, and accuracy is 100 %" in notes
+    assert "note: no row is of class 0; numbers of classes start at 0" in notes
 
 
 @pytest.mark.long
 def test_the_demo_compares_six_methods(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("pomona.cli.run.DEMO", {**DEMO, "rounds": 2})
-    began = time.monotonic()
-    code, out, _ = call(capsys, "demo", "--out", tmp_path / "demo")
+    start_time = time.monotonic()
+    code, stdout, _ = call(capsys, "demo", "--out", tmp_path / "demo")
     assert code == 0
-    assert time.monotonic() - began < 120
-    assert all(name in out for name in ("Separate", "FedAvg", "FedFomo", "APPLE", "report.html"))
+    assert time.monotonic() - start_time < 120
+    assert all(name in stdout for name in ("Separate", "FedAvg", "FedFomo", "APPLE", "report.html"))
     assert (tmp_path / "demo/report.html").exists()
 
 
@@ -538,17 +539,17 @@ BAD = {
 def test_bad_input_is_one_line_an_exit_code_and_nothing_written(
     case, capsys, tmp_path, monkeypatch
 ):
-    prepare, words, code, told = BAD[case]
+    prepare, argv, code, expected = BAD[case]
     monkeypatch.delenv("POMONA_DATA", raising=False)
     if prepare:
         prepare(tmp_path)
-    words = [w.format(here=tmp_path) for w in words]
-    got, out, err = call(capsys, *words, "--out", tmp_path / "run")
+    argv = [w.format(here=tmp_path) for w in argv]
+    got, stdout, err = call(capsys, *argv, "--out", tmp_path / "run")
     assert got == code, err
-    assert out == ""
+    assert stdout == ""
     assert len(err.strip().splitlines()) == 1, err
     assert err.startswith("error[")
-    assert all(word in err for word in told), err
+    assert all(text in err for text in expected), err
     assert not (tmp_path / "run").exists()
 
 
@@ -575,7 +576,7 @@ def test_wrong_model_files_and_inputs_are_said(capsys, recorded, tmp_path):
     model = recorded / "apple/models/client-00.safetensors"
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 9, 9)))
-    for words, code, told in (
+    for argv, code, message in (
         ((tmp_path / "x.safetensors", tmp_path / "wrong.npz"), 6, "does not contain a model"),
         (
             (recorded / "apple/private/client-00.safetensors", tmp_path / "wrong.npz"),
@@ -586,14 +587,14 @@ def test_wrong_model_files_and_inputs_are_said(capsys, recorded, tmp_path):
         ((model, tmp_path / "absent.npz"), 3, "absent.npz"),
         ((model,), 3, "no input"),
     ):
-        got, _, err = call(capsys, "predict", *words)
+        got, _, err = call(capsys, "predict", *argv)
         assert got == code, err
-        assert told in err
+        assert message in err
 
 
 def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
-    words = ("good great fine", "bad awful poor")
-    lines = [f'{k % 2},"{words[k % 2]} thing {k}"' for k in range(80)]
+    phrases = ("good great fine", "bad awful poor")
+    lines = [f'{k % 2},"{phrases[k % 2]} thing {k}"' for k in range(80)]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     settings = [
         "data.name=text",
@@ -611,9 +612,9 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
     assert code == 0, err
     (tmp_path / "new.txt").write_text("a great thing\nan awful thing\n")
     model = tmp_path / "r/models/client-00.safetensors"
-    code, out, err = call(capsys, "predict", model, tmp_path / "new.txt", "--json")
+    code, stdout, err = call(capsys, "predict", model, tmp_path / "new.txt", "--json")
     assert code == 0, err
-    assert [a["class"] for a in json.loads(out)] == ["0", "1"]
+    assert [a["class"] for a in json.loads(stdout)] == ["0", "1"]
     np.savez(tmp_path / "tokens.npz", x=np.full((1, 6), 999))
     code, _, err = call(capsys, "predict", model, tmp_path / "tokens.npz")
     assert code == 3
@@ -631,34 +632,34 @@ def test_a_path_of_another_account_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Path, "glob", closed)
     with pytest.raises(SystemExit, match="6"):
         main(["silo", "studies", "--folder", str(tmp_path)])
-    said = capsys.readouterr().err
-    assert said.startswith(
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(
         f"error[STORAGE]: {tmp_path}/state/studies: Permission denied; use the account that owns it"
     )
-    assert said.count("\n") == 1
+    assert stderr.count("\n") == 1
 
 
 def test_a_fault_that_names_no_file_is_one_line_with_its_command(tmp_path, monkeypatch, capsys):
     """As of a write to a full disk, or of a current folder that was removed."""
 
-    def full(*_, **__):
+    def full_disk(*_, **__):
         raise OSError(ENOSPC, "No space left on device")
 
-    def said():
+    def stderr_of_command():
         with pytest.raises(SystemExit, match="6"):
             main(["silo", "studies", "--folder", str(tmp_path)])
         return capsys.readouterr().err
 
-    again = "then run the command again\n"
+    advice = "then run the command again\n"
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "glob", full)
-        assert said() == (
-            f"error[STORAGE]: pomona silo studies: No space left on device; make room, {again}"
+        patch.setattr(Path, "glob", full_disk)
+        assert stderr_of_command() == (
+            f"error[STORAGE]: pomona silo studies: No space left on device; make room, {advice}"
         )
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert said() == (
+    assert stderr_of_command() == (
         "error[STORAGE]: pomona silo studies: No such file or directory; check the connection, the device or the current folder, "
-        + again
+        + advice
     )

@@ -46,24 +46,24 @@ def patients(folder):
 
 def test_cells_stand_next_to_the_numbers_that_the_model_gets(tmp_path):
     scenario, source = patients(tmp_path)
-    shown = preview(scenario, source)
-    lines = {row[0]: row[1:] for row in shown.rows}
+    table = preview(scenario, source)
+    lines = {row[0]: row[1:] for row in table.rows}
     data, written = scenario.dataset, [*csv.DictReader(PATIENTS.splitlines())]
-    assert list(shown.header[1:3]) == ["N", "S"]
+    assert list(table.header[1:3]) == ["N", "S"]
     for k, (_, row) in enumerate(training_rows(scenario)):
         names = data.preprocessing[0].features
         numbers = (data.x[row] - np.float32(data.shift)) / np.float32(data.scale)
         assert [lines[n][k].partition(" -> ")[2] for n in names] == [f"{v:.4g}" for v in numbers]
         cells = {n: lines[n][k].partition(" -> ")[0] for n in names}
-        (own,) = [
+        (patient,) = [
             w
             for w in written
             if (w["age"], w["seen"], w["crp"] or "(gap)")
             == (cells["age"], cells["seen"], cells["crp"])
         ]
         assert (cells["sex=f"], cells["sex=m"], lines["label"][k]) == (
-            *[own["sex"]] * 2,
-            own["died"],
+            *[patient["sex"]] * 2,
+            patient["died"],
         )
 
 
@@ -83,14 +83,14 @@ def test_rows_are_of_every_client_in_turn(rows):
 def test_columns_of_the_table_have_a_legend_and_rows_are_in_json(tmp_path, capsys):
     (tmp_path / "t.csv").write_text(PATIENTS)
     keys = [f"data.{key}={json.dumps(value)}" for key, value in COLUMNS.items()]
-    words = ["data", "show", "--data", "table", f"data.path={tmp_path}/t.csv", *keys]
+    argv = ["data", "show", "--data", "table", f"data.path={tmp_path}/t.csv", *keys]
     with suppress(SystemExit):
-        main(words)
+        main(argv)
     text = capsys.readouterr().out
     for legend in ("emd: ", "Effective classes: ", "Rows by class: ", "as the model will see"):
         assert legend in text
     with suppress(SystemExit):
-        main([*words, "--json"])
+        main([*argv, "--json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows[0]["feature"] == "label"
     assert any(" -> " in row["N"] for row in rows[1:])
@@ -106,7 +106,7 @@ def test_words_are_shown_as_the_model_knows_them(tmp_path):
     assert all("good film" in " ".join(line) for line in lines)
 
 
-AWAY = (np.diag([1.0, 1.0, 2.0, 1.0]), np.diag([-1.0, -1.0, 2.0, 1.0]))  # stored as RAS and LPS
+AFFINES = (np.diag([1.0, 1.0, 2.0, 1.0]), np.diag([-1.0, -1.0, 2.0, 1.0]))  # stored as RAS and LPS
 
 
 def volumes(folder: Path):
@@ -114,7 +114,7 @@ def volumes(folder: Path):
     their axes in two ways.
     """
     lines = ["path,mask,client"]
-    for site, affine in zip("NS", AWAY, strict=True):
+    for site, affine in zip("NS", AFFINES, strict=True):
         for k in range(4):
             image = np.random.default_rng(k).normal(size=(10, 12, 6)).astype(np.float32)
             mask = np.zeros(image.shape, np.uint8)
@@ -147,8 +147,8 @@ def test_a_turned_volume_is_seen_at_once(tmp_path):
         assert letters == [list("RLAP"), list("RLSI"), list("APSI")]  # right, left, top, bottom
         for ax in axes:
             cover = ax.images[1].get_array()  # drawn from below, to the right
-            down, across = (np.argwhere(~cover.mask).mean(axis=0) + 0.5) / cover.shape
-            assert min(down, across) > 0.5
+            height, across = (np.argwhere(~cover.mask).mean(axis=0) + 0.5) / cover.shape
+            assert min(height, across) > 0.5
         assert [ax.get_title("left") for ax in axes[:1]] == ["axial, 5 of 6"]
         sheet.save(tmp_path, ("png",))
     with Image.open(tmp_path / "images.png") as picture:
@@ -156,12 +156,12 @@ def test_a_turned_volume_is_seen_at_once(tmp_path):
 
 
 def test_one_picture_of_each_client_is_written(tmp_path, capsys):
-    words = ["data", "show", "--data", "digits", "clients=3", "partition.name=iid"]
+    argv = ["data", "show", "--data", "digits", "clients=3", "partition.name=iid"]
     with suppress(SystemExit):
-        main(words)
+        main(argv)
     assert "--out FOLDER" in capsys.readouterr().out
     with suppress(SystemExit):
-        main([*words, "--out", str(tmp_path)])
+        main([*argv, "--out", str(tmp_path)])
     assert "images.png" in capsys.readouterr().out
     with Image.open(tmp_path / "images.png") as picture:
         assert picture.format == "PNG"
@@ -175,10 +175,10 @@ def test_a_table_has_no_picture(tmp_path):
 def test_masks_are_shown_without_a_network(tmp_path, capsys):
     """The default network has no masks as outputs, but nothing is trained here."""
     path = archive(tmp_path / "m.npz")
-    words = ["data", "show", "--data", "arrays", f"data.path={path}", "data.targets=segmentation"]
+    argv = ["data", "show", "--data", "arrays", f"data.path={path}", "data.targets=segmentation"]
     with suppress(SystemExit):
-        main([*words, "partition.name=iid", "clients=2"])
+        main([*argv, "partition.name=iid", "clients=2"])
     assert "as the model will see them" in capsys.readouterr().out
     with suppress(SystemExit):
-        main([*words, "partition.name=iid", "clients=2", "model.name=logistic"])
+        main([*argv, "partition.name=iid", "clients=2", "model.name=logistic"])
     assert "set model = unet" in capsys.readouterr().err

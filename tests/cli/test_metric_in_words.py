@@ -34,18 +34,18 @@ def result(
     **config,
 ):
     """Two rounds of two clients."""
-    about = {
+    record = {
         "clients": CLIENTS,
         "headline": ["personal", "trained"],
         "metric": metric,
         "targets": "classes",
         "constant": {
-            whose: {m: {"mean": 0.5} for m in (metric, "loss")} for whose in ("own", "all")
+            constant: {m: {"mean": 0.5} for m in (metric, "loss")} for constant in ("own", "all")
         },
         "data": {"fingerprint": "f"},
         "partition_sha256": "p",
     }
-    held = [
+    evaluations = [
         evaluation(n, v, metric, loss=loss, split=split)
         for n, (v, loss) in enumerate(zip(values, losses, strict=True), 1)
         for split in ("validation", "test")
@@ -59,15 +59,15 @@ def result(
         "partition": {"name": "natural"},
         **config,
     }
-    made = Result(settings, about, rows, held, [], {})
-    return Result(settings, about, rows, held, [], summarise(made, 1.0))
+    unsummarised = Result(settings, record, rows, evaluations, [], {})
+    return Result(settings, record, rows, evaluations, [], summarise(unsummarised, 1.0))
 
 
-def said(metric="auroc", **changes):
-    made = result(metric, **changes)
+def result_and_table(metric="auroc", **changes):
+    run = result(metric, **changes)
     table = StringIO()
-    Console(file=table, width=200).print(laid_out(run_table(result_table([made]))))
-    return made, table.getvalue()
+    Console(file=table, width=200).print(laid_out(run_table(result_table([run]))))
+    return run, table.getvalue()
 
 
 def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
@@ -85,30 +85,30 @@ def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
 
 
 def test_errors_are_best_where_they_are_low(capsys, tmp_path):
-    made = result("mae", values=((60.0, 64.0), (80.0, 90.0)))
-    outcome = made.summary["models"]["personal, trained"]
+    run = result("mae", values=((60.0, 64.0), (80.0, 90.0)))
+    outcome = run.summary["models"]["personal, trained"]
     assert (outcome["best_test"], outcome["best_validation"]) == (
         {"test": 62.0, "round": 1, "validation": 62.0},
     ) * 2
     assert (outcome["clients"]["worst"], outcome["clients"]["pooled"]) == (90.0, 86.0)
-    print_summary(made, tmp_path, None)
+    print_summary(run, tmp_path, None)
     text = capsys.readouterr().out
     assert "Test mean absolute error" in text
     assert "85" in text
 
 
 def test_a_table_of_runs_says_what_its_values_are():
-    made, table = said()
+    run, table = result_and_table()
     assert "Test AUROC" in table
     assert "all samples" not in table
     assert "0.800" in table
     assert "%" not in table
-    both = StringIO()
-    others = [made, result("accuracy", values=((0.9, 0.9), (0.95, 0.97)))]
-    Console(file=both, width=200).print(laid_out(run_table(result_table(others))))
-    assert "each run in its own metric" in both.getvalue()
-    assert "accuracy in %" in both.getvalue()
-    assert "96.00" in both.getvalue()
+    output = StringIO()
+    results = [run, result("accuracy", values=((0.9, 0.9), (0.95, 0.97)))]
+    Console(file=output, width=200).print(laid_out(run_table(result_table(results))))
+    assert "each run in its own metric" in output.getvalue()
+    assert "accuracy in %" in output.getvalue()
+    assert "96.00" in output.getvalue()
 
 
 def test_runs_that_differ_in_their_loss_say_so():
@@ -130,9 +130,9 @@ def test_the_progress_line_shows_the_metric():
 def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume_too(
     capsys, tmp_path
 ):
-    made = result()
-    print_summary(replace(made, summary={**made.summary, "seconds": 0.1}), tmp_path, None)
-    assert f"2 rounds in {sum(r.seconds for r in made.rounds):.1f} s" in capsys.readouterr().out
+    run = result()
+    print_summary(replace(run, summary={**run.summary, "seconds": 0.1}), tmp_path, None)
+    assert f"2 rounds in {sum(r.seconds for r in run.rounds):.1f} s" in capsys.readouterr().out
 
 
 def test_scalars_are_named_by_the_metric():
@@ -146,7 +146,7 @@ def test_scalars_are_named_by_the_metric():
 
 
 @pytest.mark.parametrize(
-    ("losses", "train", "words"),
+    ("losses", "train", "message"),
     [
         (((0.5, 0.5), (0.2, 0.1)), (0.5, 0.2), ""),
         (
@@ -164,9 +164,9 @@ def test_scalars_are_named_by_the_metric():
         (((0.5, 0.5), (None, 0.5)), (0.5, 0.4), ""),
     ],
 )
-def test_a_loss_that_training_drives_up_is_said(losses, train, words, capsys, tmp_path):
-    made = result(losses=losses, train=train)
-    assert words in diverging(made)
-    assert bool(diverging(made)) == bool(words)
-    print_summary(made, tmp_path, None)
-    assert ("diverging: " in capsys.readouterr().out) == bool(words)
+def test_a_loss_that_training_drives_up_is_said(losses, train, message, capsys, tmp_path):
+    run = result(losses=losses, train=train)
+    assert message in diverging(run)
+    assert bool(diverging(run)) == bool(message)
+    print_summary(run, tmp_path, None)
+    assert ("diverging: " in capsys.readouterr().out) == bool(message)

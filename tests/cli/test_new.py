@@ -13,11 +13,11 @@ from pomona.cli.new import FORMS, PLACEHOLDER, TEMPLATES
 from pomona.testing import conformance
 
 
-def run(folder, *words):
+def run(folder, *argv):
     """Run Python in the project's folder."""
     path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *argv],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
@@ -28,18 +28,18 @@ def run(folder, *words):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "flower"])  # the federation's
-def test_a_project_runs_as_written(form, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("template", sorted(FORMS.keys() - {"flower"}))  # the federation's
+def test_a_project_runs_as_written(template, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    if form == "volumes":
+    if template == "volumes":
         pytest.importorskip("nibabel")
-    code, out, _ = call(capsys, "new", "heart", "--from", form)
+    code, stdout, _ = call(capsys, "new", "heart", "--from", template)
     assert (code, [path.name for path in tmp_path.iterdir()]) == (0, ["heart"])
     project = tmp_path / "heart"
     text = "".join(path.read_text() for path in project.glob("*.*"))
     assert "# heart" in text
     assert PLACEHOLDER not in text
-    assert "README.md" in out
+    assert "README.md" in stdout
     run(project, "-m", "pytest", "-q", "test_project.py", "-k", "run")
 
 
@@ -72,11 +72,11 @@ def test_names_that_are_not_those_of_a_folder_are_refused(name, tmp_path, monkey
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("form", "remedy"), [("volumes", "images"), ("flower", "federation")])
-def test_a_package_that_is_missing_is_named(form, remedy, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("template", "remedy"), [("volumes", "images"), ("flower", "federation")])
+def test_a_package_that_is_missing_is_named(template, remedy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pomona.cli.new.find_spec", lambda name: None)
-    code, _, err = call(capsys, "new", "heart", "--from", form)
+    code, _, err = call(capsys, "new", "heart", "--from", template)
     assert (code, [*tmp_path.iterdir()]) == (2, [])
     assert remedy in err
 

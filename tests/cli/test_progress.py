@@ -43,10 +43,10 @@ def row(number):
 class Clock:
     """A clock that a test sets."""
 
-    now = 0.0
+    seconds = 0.0
 
     def __call__(self):
-        return self.now
+        return self.seconds
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_eighty_columns_hold_round_times_and_models(method, models):
     config = resolve({"method": method, "rounds": 400})
     progress = RunProgress.of_run(config, time)
     progress.update(row(1), [])
-    time.now = 3700.0
+    time.seconds = 3700.0
     progress.update(row(40), evaluations(40, *models))
     text = line(progress, 80)
     assert len(text) <= 80
@@ -71,7 +71,7 @@ def test_eighty_columns_hold_round_times_and_models(method, models):
     assert text.count("91.27 %") == len(models), text
     assert all(model in text for model, _ in models)
     twice = len({model for model, _ in models}) < len(models)
-    assert all((when in text) is twice for _, when in models)
+    assert all((moment in text) is twice for _, moment in models)
     assert text.index(config.method.method().card.headline[0]) == text.index("left") + len(
         "left 9:15:00  "
     )
@@ -88,18 +88,18 @@ def test_a_wide_terminal_has_a_bar_and_a_narrow_one_the_judged_model():
 def test_the_time_left_is_that_of_the_rounds_since_it_went_on():
     time = Clock()
     progress = RunProgress.of_run(resolve({"rounds": 100}), time)
-    time.now = 1000.0  # reading and restoring
+    time.seconds = 1000.0  # reading and restoring
     progress.start_clock()
     assert progress.remaining == "-:--"
-    time.now = 1010.0
+    time.seconds = 1010.0
     progress.update(row(51), [])  # the run goes on after round 50
     assert (progress.remaining, clock(progress.elapsed)) == (clock(10 * 49), "0:10")
 
 
 def test_a_moment_is_named_where_a_model_has_two():
-    both = evaluations(1, ("personal", "received"), ("personal", "trained"), ("global", "received"))
+    rows = evaluations(1, ("personal", "received"), ("personal", "trained"), ("global", "received"))
     text = "personal trained 91.27 %, received 91.27 %  global 91.27 %"
-    assert metric_text(both, ("personal", "trained")) == text
+    assert metric_text(rows, ("personal", "trained")) == text
 
 
 def test_without_a_terminal_a_line_comes_at_the_beginning_every_five_seconds_and_at_the_end(capsys):
@@ -107,14 +107,14 @@ def test_without_a_terminal_a_line_comes_at_the_beginning_every_five_seconds_and
     lines = Lines(RunProgress.of_run(resolve({"method": "apple", "rounds": 12}), time))
     lines.on_run_begin()
     for number in range(1, 13):
-        time.now += 2.0
+        time.seconds += 2.0
         lines.on_round_end(row(number), evaluations(number, ("personal", "trained")))
     lines.on_note("a word\x1b[31m")
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "apple: training, 12 rounds"
-    assert said[1] == "apple: round 3 of 12 after 0:06, 0:18 left; personal 91.27 %"
-    assert [s.split()[2] for s in said[1:-1]] == ["3", "6", "9"]
-    assert said[-1] == "note: a word [31m"
+    lines_shown = capsys.readouterr().err.splitlines()
+    assert lines_shown[0] == "apple: training, 12 rounds"
+    assert lines_shown[1] == "apple: round 3 of 12 after 0:06, 0:18 left; personal 91.27 %"
+    assert [s.split()[2] for s in lines_shown[1:-1]] == ["3", "6", "9"]
+    assert lines_shown[-1] == "note: a word [31m"
 
 
 def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
@@ -150,19 +150,19 @@ def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
     """What stands on the terminal in the end, once control sequences are taken out."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    known = {k: v for k, v in environment().items() if k != "COLUMNS"}
-    words = [*RUN, "fedrep", *SMALL, "rounds=3", "--no-report", "--out", str(tmp_path / "run")]
+    variables = {k: v for k, v in environment().items() if k != "COLUMNS"}
+    argv = [*RUN, "fedrep", *SMALL, "rounds=3", "--no-report", "--out", str(tmp_path / "run")]
     with subprocess.Popen(
-        words, stderr=theirs, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=known
+        argv, stderr=theirs, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=variables
     ) as run:
         os.close(theirs)
-        said = b""
+        output = b""
         while piece := _read(ours):
-            said += piece
+            output += piece
     os.close(ours)
-    assert run.returncode == 0, said
-    shown = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()))
-    last = [text for text in shown if "3/3" in text][-1]
+    assert run.returncode == 0, output
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()))
+    last = [text for text in lines if "3/3" in text][-1]
     assert len(last) <= 80
     assert re.search(
         (
@@ -184,7 +184,7 @@ def _read(handle):
 @pytest.mark.slow
 def test_through_a_pipe_lines_arrive_while_the_run_goes(tmp_path):
     """The run has a million rounds: what is read was not kept until its end."""
-    words = [
+    argv = [
         *RUN,
         "fedavg",
         *SMALL,
@@ -194,14 +194,14 @@ def test_through_a_pipe_lines_arrive_while_the_run_goes(tmp_path):
         str(tmp_path / "run"),
     ]
     with subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment(), text=True
+        argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment(), text=True
     ) as run:
-        said = [next(line for line in run.stderr if "fedavg" in line) for _ in range(2)]
+        lines = [next(line for line in run.stderr if "fedavg" in line) for _ in range(2)]
         run.send_signal(signal.SIGTERM)
         run.stderr.read()
     assert run.returncode == 143
-    assert said[0] == "fedavg: training, 1000000 rounds\n"
-    assert re.match(r"fedavg: round \d+ of 1000000 after \d+:\d\d, [\d:]+ left", said[1])
+    assert lines[0] == "fedavg: training, 1000000 rounds\n"
+    assert re.match(r"fedavg: round \d+ of 1000000 after \d+:\d\d, [\d:]+ left", lines[1])
 
 
 MODELS = """
@@ -223,7 +223,7 @@ def frozen(settings, input_shape, n_outputs, vocabulary):
 def test_a_network_that_cannot_be_used_is_one_line(name, tmp_path, monkeypatch, capsys):
     (tmp_path / f"nets_{name.lower()}.py").write_text(MODELS)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as stop:
         main(
             [
                 "run",
@@ -234,8 +234,8 @@ def test_a_network_that_cannot_be_used_is_one_line(name, tmp_path, monkeypatch, 
                 str(tmp_path / "run"),
             ]
         )
-    said = capsys.readouterr().err
-    assert end.value.code == 2, said
-    assert said.count("\n") == 1
-    assert said.startswith("error[CONFIG]: ")
+    stderr = capsys.readouterr().err
+    assert stop.value.code == 2, stderr
+    assert stderr.count("\n") == 1
+    assert stderr.startswith("error[CONFIG]: ")
     assert not (tmp_path / "run").exists()

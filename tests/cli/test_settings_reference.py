@@ -23,14 +23,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
     listed = {s.key: s for s in all_settings()}
-    known = {
+    of_runs = {
         key
         for method in METHODS
         for recipe in RECIPES
         for key in keys({"method": {"name": method}, "partition": {"name": recipe}})
     }
     chosen = {"method.name", "partition.name", "privacy", "membership"}
-    assert known - chosen <= set(listed)
+    assert of_runs - chosen <= set(listed)
     assert [key for key, s in listed.items() if not s.meaning or s.kind == "any"] == []
 
 
@@ -40,12 +40,12 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     assert rounds.kind.startswith("whole number, from 1")
     (lr,) = find("lr", all_settings())
     assert (lr.default, lr.kind) == ("auto", "number, above 0 or auto")
-    for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
-        assert [float(rate) for rate in told.rpartition("from ")[2].split(", ")] == list(rates)
+    for clause, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
+        assert [float(rate) for rate in clause.rpartition("from ")[2].split(", ")] == list(rates)
 
 
 @pytest.mark.parametrize(
-    ("word", "key"),
+    ("query", "key"),
     [
         ("method.mu", "method.mu"),
         ("mu", "method.mu"),
@@ -53,8 +53,8 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
         ("data", "data.path"),
     ],
 )
-def test_a_key_a_section_and_a_method_find_their_settings(word, key):
-    assert key in {s.key for s in find(word, all_settings())}
+def test_a_key_a_section_and_a_method_find_their_settings(query, key):
+    assert key in {s.key for s in find(query, all_settings())}
 
 
 def test_an_unknown_word_gets_near_names():
@@ -65,11 +65,11 @@ def test_an_unknown_word_gets_near_names():
 def test_the_settings_that_other_frameworks_settings_become_exist():
     text, _, _ = (DOCS / "guides/migrate.md").read_text().partition("## What goes wrong")
     cells = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ")]
-    named = {word.partition("=")[0] for cell in cells for word in re.findall(r"`([\w.=-]+)`", cell)}
+    targets = {key.partition("=")[0] for cell in cells for key in re.findall(r"`([\w.=-]+)`", cell)}
     elsewhere = {"CUDA_VISIBLE_DEVICES", "quorum"}
     chosen = {"method.name", "partition.name"}
-    assert named - {s.key for s in all_settings()} - {*METHODS, *elsewhere, *chosen} == set()
-    assert len(named) > 40
+    assert targets - {s.key for s in all_settings()} - {*METHODS, *elsewhere, *chosen} == set()
+    assert len(targets) > 40
 
 
 def test_the_pages_of_the_site_have_a_line_for_each_key():
@@ -84,11 +84,11 @@ def test_the_pages_of_the_site_have_a_line_for_each_key():
 
 
 @pytest.mark.parametrize(
-    "words", [["run", "--help"], ["settings"], ["settings", "lr"], ["settings", "lr", "--json"]]
+    "argv", [["run", "--help"], ["settings"], ["settings", "lr"], ["settings", "lr", "--json"]]
 )
-def test_help_of_run_and_the_command_show_settings(capsys, words):
+def test_help_of_run_and_the_command_show_settings(capsys, argv):
     with suppress(SystemExit):
-        main(words)
+        main(argv)
     assert "learning rate; auto: chosen by a range test" in " ".join(
         capsys.readouterr().out.split()
     )

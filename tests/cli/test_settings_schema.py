@@ -71,13 +71,13 @@ def test_the_files_of_runs_fit(path):
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_runs_of_suites_fit(path):
     """One run of each method in each scenario."""
-    seen = set()
+    pairs = set()
     for group in plan(read_suite(path), "cpu"):
         cell = group.finals[0][0]
-        if (key := (cell.scenario, cell.method)) not in seen:
-            seen.add(key)
+        if (key := (cell.scenario, cell.method)) not in pairs:
+            pairs.add(key)
             validator().validate(json.loads(json.dumps(cell.config.tree())))
-    assert seen
+    assert pairs
 
 
 @pytest.mark.parametrize("value", ["auto", "cpu", "cuda"])
@@ -105,9 +105,9 @@ def test_every_method_partition_and_data_set_is_known_by_its_name():
 
 TARGETS = [
     ((), {}, Config),
-    *((("method",), {"name": name}, kind) for name, kind in METHODS.items()),
-    *((("partition",), {"name": name}, kind) for name, kind in RECIPES.items()),
-    *((("optimizer",), {"name": name}, kind) for name, kind in OPTIMIZERS.items()),
+    *((("method",), {"name": name}, record) for name, record in METHODS.items()),
+    *((("partition",), {"name": name}, record) for name, record in RECIPES.items()),
+    *((("optimizer",), {"name": name}, record) for name, record in OPTIMIZERS.items()),
     (("data",), {}, BundledImages),
     (("data",), {"name": "mnist"}, PublicImages),
     (("model",), {}, ModelSettings),
@@ -116,7 +116,7 @@ TARGETS = [
     (("stop",), {"patience": 1}, Stop),
     (("privacy",), {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5}, Privacy),
 ]
-ODD = [-1, 0, 1, 2, 0.5, -0.5, "x", "auto", [], [1], [0.5], ["x"], [[1]], {}, {"0": 1}, {"x": 1}]
+POOL = [-1, 0, 1, 2, 0.5, -0.5, "x", "auto", [], [1], [0.5], ["x"], [[1]], {}, {"0": 1}, {"x": 1}]
 OF_RANGE = {
     *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "literal_error"),
     *("string_type", "int_type", "int_parsing", "float_type", "float_parsing", "bool_type"),
@@ -129,44 +129,44 @@ OF_RANGE = {
 @cache
 def properties():
     """Each key's section, the keys beside it and its own schema."""
-    own = schema()["$defs"]
+    sections = schema()["$defs"]
     return [
-        (place, base, key, what)
-        for place, base, kind in TARGETS
-        for key, what in kind.model_json_schema()["properties"].items()
-        if key not in ("name", "args") and (kind is not Config or key not in own)
+        (path, base, key, property_schema)
+        for path, base, record in TARGETS
+        for key, property_schema in record.model_json_schema()["properties"].items()
+        if key not in ("name", "args") and (record is not Config or key not in sections)
     ]
 
 
-def edges(part):
+def edges(node):
     """The bounds and choices in a schema, and their neighbours."""
-    if isinstance(part, list):
-        for each in part:
-            yield from edges(each)
-    elif isinstance(part, dict):
+    if isinstance(node, list):
+        for item in node:
+            yield from edges(item)
+    elif isinstance(node, dict):
         for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-            if key in part:
-                bound = part[key]
-                whole = part.get("type") == "integer"
-                around = (1, -1) if whole else (math.inf, -math.inf)
+            if key in node:
+                bound = node[key]
+                integer = node.get("type") == "integer"
+                around = (1, -1) if integer else (math.inf, -math.inf)
                 yield bound
-                yield from (bound + s if whole else math.nextafter(bound, s) for s in around)
-        yield from part.get("enum", [part["const"]] if "const" in part else [])
-        yield from edges([v for k, v in part.items() if k in ("anyOf", "items", "prefixItems")])
+                yield from (bound + s if integer else math.nextafter(bound, s) for s in around)
+        yield from node.get("enum", [node["const"]] if "const" in node else [])
+        yield from edges([v for k, v in node.items() if k in ("anyOf", "items", "prefixItems")])
 
 
 @st.composite
 def one_value(draw):
     """A tree with one key beside those that its section must have."""
-    place, base, key, own = draw(st.sampled_from(properties()))
-    if own.get("type") == "boolean":  # of which 0 and 1 are spellings to Config
+    path, base, key, values = draw(st.sampled_from(properties()))
+    if values.get("type") == "boolean":  # of which 0 and 1 are spellings to Config
         value = draw(st.sampled_from([True, False, "x", 2, []]))
     else:
-        pool = [*ODD, *edges(own), *([value] for value in edges(own.get("items", {})))]
+        pool = [*POOL, *edges(values), *([value] for value in edges(values.get("items", {})))]
         value = draw(st.sampled_from(pool) | st.floats(-10, 10) | st.integers(-10, 10**7))
     tree = {**base, key: value}
-    for part in reversed(place):
-        tree = {part: tree}
+    for section in reversed(path):
+        tree = {section: tree}
     return tree
 
 
@@ -180,8 +180,8 @@ def test_schema_and_config_agree_on_types_ranges_and_choices(tree):
         resolve(tree)
     except ConfigError as fault:
         cause = fault.__context__
-        kinds = {e["type"] for e in cause.errors()} if isinstance(cause, ValidationError) else set()
-        assert not (fits and kinds & OF_RANGE), (tree, kinds)
+        types = {e["type"] for e in cause.errors()} if isinstance(cause, ValidationError) else set()
+        assert not (fits and types & OF_RANGE), (tree, types)
     else:
         assert fits, (tree, [e.message for e in validator().iter_errors(tree)])
 

@@ -27,7 +27,7 @@ class Plain:
     """A target for references."""
 
 
-def goes_on_after(fall):
+def run_on_after(fall):
     """Call it, then let handlers run for ten seconds, in pieces."""
     with handle_signals():
         fall()
@@ -41,23 +41,23 @@ def in_del(number):
 
 
 def in_weak_reference(number):
-    thing = Plain()
-    _ = weakref.ref(thing, lambda _: signal.raise_signal(number))
-    del thing
+    referent = Plain()
+    _ = weakref.ref(referent, lambda _: signal.raise_signal(number))
+    del referent
 
 
 @pytest.mark.parametrize("fall", [in_del, in_weak_reference])
 @pytest.mark.parametrize(
-    ("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+    ("number", "exception"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
 )
-def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
+def test_a_signal_in_a_callback_is_delivered_again(number, exception, fall):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(ends):
-        goes_on_after(partial(fall, number))
+    with pytest.raises(exception):
+        run_on_after(partial(fall, number))
 
 
 @pytest.mark.parametrize(
-    ("words", "where", "said"),
+    ("argv", "target", "message"),
     [
         (
             ["run", "fedavg", "--out", "r"],
@@ -74,27 +74,27 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
     ],
 )
 def test_each_command_that_is_interrupted_says_how_it_goes_on(
-    words, where, said, monkeypatch, capsys, tmp_path
+    argv, target, message, monkeypatch, capsys, tmp_path
 ):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(where, interrupted)
+    old_handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(target, interrupted)
     monkeypatch.chdir(tmp_path)
     try:
         with pytest.raises(SystemExit, match="130"):
-            cli.main(words)
+            cli.main(argv)
     finally:
-        signal.signal(signal.SIGINT, before)
-    assert capsys.readouterr().err == f"error[INTERRUPTED]: stopped before the end; {said}\n"
+        signal.signal(signal.SIGINT, old_handler)
+    assert capsys.readouterr().err == f"error[INTERRUPTED]: stopped before the end; {message}\n"
 
 
 @pytest.mark.parametrize(
-    ("rounds", "said"), [((), "starts again"), ((2, 3), "continues after round 3 of 9")]
+    ("rounds", "continuation"), [((), "starts again"), ((2, 3), "continues after round 3 of 9")]
 )
 def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
-    rounds, said, monkeypatch, capsys, tmp_path
+    rounds, continuation, monkeypatch, capsys, tmp_path
 ):
     def interrupted(scenario, folder, resume, live):
         (folder / "checkpoints").mkdir(parents=True)
@@ -102,68 +102,68 @@ def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
             (folder / f"checkpoints/round-{number:06}-{'0' * 64}.safetensors").touch()
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
+    old_handler = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr("pomona.cli.run_outcome.run_with_progress", interrupted)
     monkeypatch.chdir(tmp_path)
     try:
         with pytest.raises(SystemExit, match="130"):
             cli.main(["run", "fedavg", "rounds=9"])
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, old_handler)
     (folder,) = (tmp_path / "runs").iterdir()
     record, fault = capsys.readouterr().err.splitlines()
     assert record == f"record: runs/{folder.name}"
     assert fault == (
         "error[INTERRUPTED]: stopped before the end; the same command with --out "
-        f"runs/{folder.name} --resume {said}"
+        f"runs/{folder.name} --resume {continuation}"
     )
 
 
 def test_it_is_delivered_until_it_is_heard():
     times = []
 
-    class Again:
+    class RaisesAgain:
         def __del__(self):
             times.append(1)
             signal.raise_signal(signal.SIGTERM)
 
     def twice():
-        Again()
+        RaisesAgain()
         handler = signal.getsignal(signal.SIGTERM)
 
         def into_a_callback(*_):
             signal.signal(signal.SIGTERM, handler)
-            Again()
+            RaisesAgain()
 
         signal.signal(signal.SIGTERM, into_a_callback)  # what is delivered again is lost too
 
     with pytest.raises(SystemExit):
-        goes_on_after(twice)
+        run_on_after(twice)
     assert len(times) == 2
 
 
 def test_other_exceptions_in_callbacks_go_where_they_went(monkeypatch):
-    seen = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(args.exc_value.code))
-    thing = Plain()
+    codes = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: codes.append(args.exc_value.code))
+    referent = Plain()
     with handle_signals():
-        _ = weakref.ref(thing, lambda _: sys.exit(5))
-        del thing
-    assert seen == [5]
+        _ = weakref.ref(referent, lambda _: sys.exit(5))
+        del referent
+    assert codes == [5]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_outside_the_main_thread_nothing_changes():
-    before, seen = sys.unraisablehook, []
+    old_hook, hooks = sys.unraisablehook, []
 
-    def look():
+    def record_hook():
         with handle_signals():
-            seen.append(sys.unraisablehook)
+            hooks.append(sys.unraisablehook)
 
-    thread = Thread(target=look)
+    thread = Thread(target=record_hook)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert hooks == [old_hook]
 
 
 CALLBACK = """
@@ -185,7 +185,7 @@ main(["fall"])
 
 
 def test_a_command_ends_with_143_and_prints_no_ignored_exception():
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CALLBACK], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (ended.returncode, ended.stderr) == (143, "")
+    assert (process.returncode, process.stderr) == (143, "")

@@ -12,11 +12,11 @@ from pomona.core.errors import ProtocolError
 
 
 @given(st.text(), st.integers(4, 40))
-def test_a_line_has_no_character_that_a_terminal_obeys(text, most):
-    line = bounds.plain(text, most)
-    assert len(line) <= most
+def test_a_line_has_no_character_that_a_terminal_obeys(text, length):
+    line = bounds.plain(text, length)
+    assert len(line) <= length
     assert line.isprintable()
-    assert bounds.plain(line, most) == line
+    assert bounds.plain(line, length) == line
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_a_hash_is_64_hex_digits_and_nothing_else(text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "most"),
+    ("number_type", "largest"),
     [(bounds.Count, 2**53 - 1), (bounds.Number, 10**6), (bounds.ClientId, 10**4 - 1)],
 )
-def test_numbers_have_limits_on_both_sides(kind, most):
-    adapter = TypeAdapter(kind)
-    assert adapter.validate_json(str(most)) == most
-    for bad in (-1, most + 1, 10**400):
+def test_numbers_have_limits_on_both_sides(number_type, largest):
+    adapter = TypeAdapter(number_type)
+    assert adapter.validate_json(str(largest)) == largest
+    for bad in (-1, largest + 1, 10**400):
         with pytest.raises(ValidationError):
             adapter.validate_json(str(bad))
 

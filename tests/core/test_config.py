@@ -47,7 +47,7 @@ def test_values_are_toml_else_text():
 
 
 @pytest.mark.parametrize(
-    ("tree", "words"),
+    ("tree", "messages"),
     [
         ({"rouns": 3}, ["'rouns'", "rounds"]),
         ({"method": {"name": "apple", "lamda": 3}}, ["'method.lamda'"]),
@@ -106,10 +106,10 @@ def test_values_are_toml_else_text():
         ),
     ],
 )
-def test_a_mistake_names_the_key_its_path_and_near_names(tree, words):
+def test_a_mistake_names_the_key_its_path_and_near_names(tree, messages):
     with pytest.raises(ConfigError) as caught:
         resolve(tree)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert all(message in str(caught.value) for message in messages), str(caught.value)
     assert "\n" not in str(caught.value)
     assert "literal[" not in str(caught.value)  # how a library calls a form
 
@@ -119,7 +119,7 @@ FILES = {"clients": [{"name": "a", "train": "a.npz"}]}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "tree",
     [
         {},
         {"data": OWNED},
@@ -129,13 +129,13 @@ FILES = {"clients": [{"name": "a", "train": "a.npz"}]}
         {"method": {"name": "fedamp", "lambda": 0.5}, "rounds": 3, "clients": 4},
     ],
 )
-def test_settings_mean_the_same_from_python_as_from_a_file(said, tmp_path):
+def test_settings_mean_the_same_from_python_as_from_a_file(tree, tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text(tomli_w.dumps(said))
-    here, there = Config(**said), resolve(read_file(path))
-    assert here == there
-    assert here.toml() == there.toml()
-    assert pickle.loads(pickle.dumps(here)) == here.model_copy() == here
+    path.write_text(tomli_w.dumps(tree))
+    of_python, of_file = Config(**tree), resolve(read_file(path))
+    assert of_python == of_file
+    assert of_python.toml() == of_file.toml()
+    assert pickle.loads(pickle.dumps(of_python)) == of_python.model_copy() == of_python
 
 
 def test_settings_that_a_new_process_unpickles_can_be_written_at_once():
@@ -146,10 +146,10 @@ def test_settings_that_a_new_process_unpickles_can_be_written_at_once():
         assert not Deferred.__pydantic_complete__
         return Deferred
 
-    here, there = deferred(), deferred()
-    settings = there.__new__(there)
-    settings.__setstate__(here(value=2).__getstate__())
-    assert there.__pydantic_complete__
+    original, copy_type = deferred(), deferred()
+    settings = copy_type.__new__(copy_type)
+    settings.__setstate__(original(value=2).__getstate__())
+    assert copy_type.__pydantic_complete__
     assert settings.model_dump() == {"value": 2}
 
 
@@ -159,19 +159,19 @@ def test_who_holds_which_rows_is_the_datas_to_say_where_no_partition_is_named():
 
 
 @pytest.mark.parametrize(
-    "said", [{"learning_rte": 1}, {"method": "aple"}, {"lr": 0}, {"rouns": 1}, {"method": [1]}]
+    "tree", [{"learning_rte": 1}, {"method": "aple"}, {"lr": 0}, {"rouns": 1}, {"method": [1]}]
 )
-def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
-    with pytest.raises(ConfigError) as here:
-        pomona.Config(**said)
-    with pytest.raises(ConfigError) as there:
-        resolve(said)
-    assert str(here.value) == str(there.value)
-    assert "pydantic" not in str(here.value)
+def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(tree):
+    with pytest.raises(ConfigError) as of_python:
+        pomona.Config(**tree)
+    with pytest.raises(ConfigError) as of_file:
+        resolve(tree)
+    assert str(of_python.value) == str(of_file.value)
+    assert "pydantic" not in str(of_python.value)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "tree",
     [
         {"rounds": True},
         {"lr": True},
@@ -182,12 +182,12 @@ def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
         {"method": {"name": "fedamp", "lambda": True}},
     ],
 )
-def test_a_truth_value_is_no_number(said, tmp_path):
+def test_a_truth_value_is_no_number(tree, tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text(tomli_w.dumps(said))
-    for made in (lambda: Config(**said), lambda: resolve(read_file(path))):
+    path.write_text(tomli_w.dumps(tree))
+    for construct in (lambda: Config(**tree), lambda: resolve(read_file(path))):
         with pytest.raises(ConfigError, match="true and false are not numbers") as caught:
-            made()
+            construct()
         assert ";" in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -221,7 +221,7 @@ def nested(depth, leaf=1):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "tree",
     [
         {"data": nested(5000)},
         {"method": {"name": nested(5000)}},
@@ -236,13 +236,13 @@ def nested(depth, leaf=1):
         {"method": "\x1b[31m" + "x" * 10_000},
     ],
 )
-def test_nonsense_is_one_short_line(said):
+def test_nonsense_is_one_short_line(tree):
     with pytest.raises(ConfigError) as caught:
-        Config(**said)
+        Config(**tree)
     assert len(str(caught.value)) < 1000
     assert str(caught.value).isprintable()
     with pytest.raises(ConfigError):
-        resolve(said, said)
+        resolve(tree, tree)
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_a_file_that_is_nested_or_long_beyond_reason_is_one_line(text, tmp_path)
 
 
 def test_words_nested_or_long_beyond_reason_are_one_line():
-    for word in ("a." * 5000 + "b=1", "a=" + "[" * 5000 + "]" * 5000, "rounds=" + "9" * 9999):
+    for override in ("a." * 5000 + "b=1", "a=" + "[" * 5000 + "]" * 5000, "rounds=" + "9" * 9999):
         with pytest.raises(ConfigError):
-            resolve(read_overrides([word, word]))
+            resolve(read_overrides([override, override]))
 
 
-def told(key, value):
+def tree_of(key, value):
     """Settings with one dotted key, and any other keys that it requires."""
     needed = {"privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3}}
     section, dot, key = key.rpartition(".")
@@ -279,11 +279,11 @@ BEYOND = (10**300, 1e300, -1e300, [10**300], {"1": 10**300})
 """Numbers that no machine can count with, as themselves and in collections."""
 
 
-@pytest.mark.parametrize("kind", METHODS.values(), ids=[*METHODS])
-def test_every_number_of_a_method_has_an_upper_bound(kind):
-    for key, value in product(kind.model_fields, BEYOND):
+@pytest.mark.parametrize("method", METHODS.values(), ids=[*METHODS])
+def test_every_number_of_a_method_has_an_upper_bound(method):
+    for key, value in product(method.model_fields, BEYOND):
         with pytest.raises((ValidationError, ConfigError)):
-            kind(**{key: value})
+            method(**{key: value})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -291,13 +291,13 @@ def test_every_other_number_has_an_upper_bound(name):
     chosen = {"method": {"name": "fedavg"}, "partition": {"name": name}}
     for key, value in product(keys(chosen), BEYOND):
         if key.startswith("partition.") or name == "iid":
-            tree = told(key, value)
+            tree = tree_of(key, value)
             with pytest.raises(ConfigError):
                 resolve({**tree, "partition": {**chosen["partition"], **tree.get("partition", {})}})
 
 
 @pytest.mark.parametrize(
-    "said",
+    "tree",
     [
         {"lr": 1e300},
         {"model": {"hidden": [10**12]}},
@@ -311,17 +311,17 @@ def test_every_other_number_has_an_upper_bound(name):
         {"membership": {"joins": {"1": 10**9}}},
     ],
 )
-def test_sizes_that_no_run_can_have_are_refused_by_their_key(said):
-    key = next(k for k in said)
+def test_sizes_that_no_run_can_have_are_refused_by_their_key(tree):
+    key = next(k for k in tree)
     with pytest.raises(ConfigError, match=key):
-        Config(**said)
+        Config(**tree)
 
 
 MISSING = {"ca-125": [-9], "x-1": [0], "x_1": [1]}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "tree",
     [
         {"method": {"name": "apple", "budget": 3}, "partition": {"name": "dirichlet", "beta": 0.2}},
         {
@@ -335,8 +335,8 @@ MISSING = {"ca-125": [-9], "x-1": [0], "x_1": [1]}
     ],
     ids=["method", "columns"],
 )
-def test_what_was_written_runs_the_same_again(said, tmp_path):
-    config = resolve(said)
+def test_what_was_written_runs_the_same_again(tree, tmp_path):
+    config = resolve(tree)
     path = tmp_path / "config.toml"
     path.write_text(config.toml())
     assert resolve(read_file(path)) == config
@@ -361,9 +361,9 @@ def test_a_word_that_is_neither_file_nor_setting_is_refused():
 
 
 def test_known_keys_hold_sections_and_the_chosen_methods_own():
-    known = keys({"method": {"name": "apple"}})
-    assert {"rounds", "data.name", "method.dr_lr", "model.name", "partition.beta"} <= set(known)
-    assert "method.finetune_epochs" not in known
+    names = keys({"method": {"name": "apple"}})
+    assert {"rounds", "data.name", "method.dr_lr", "model.name", "partition.beta"} <= set(names)
+    assert "method.finetune_epochs" not in names
 
 
 def test_settings_are_plain_json():
@@ -408,26 +408,26 @@ def test_a_key_that_is_no_name_in_python_is_written_as_in_the_paper():
 
 
 def test_a_key_of_another_choice_is_named_with_those_that_have_it():
-    for tree, said in (
+    for tree, message in (
         ({"partition": {"name": "iid", "beta": 1}}, "beta is a setting of partition = dirichlet"),
         ({"method": {"name": "fedavg", "dr_lr": 1}}, "dr_lr is a setting of method = apple$"),
     ):
-        with pytest.raises(ConfigError, match=rf"unknown key '\w+\.\w+'; {said}"):
+        with pytest.raises(ConfigError, match=rf"unknown key '\w+\.\w+'; {message}"):
             resolve(tree)
 
 
 def test_an_unknown_key_with_a_bracket_is_named_as_any_other():
-    class Named(Settings):
+    class Record(Settings):
         name: str
 
     for tree in ({"[": True}, {"name": "a", "[": True}):
         with pytest.raises(ConfigError, match=r"\["):
-            validated(Named, tree)
+            validated(Record, tree)
     with pytest.raises(ConfigError, match=r"^unknown key 'model.patch.x\['; model.patch has blend"):
         resolve({"model": {"patch": {"size": [1, 2], "x[": 1}}})
 
 
 def test_an_optimizer_can_be_named_alone():
-    given = {"method": "separate", "lr": 0.01}
-    assert Config(optimizer="adamw", **given) == Config(optimizer={"name": "adamw"}, **given)
+    common = {"method": "separate", "lr": 0.01}
+    assert Config(optimizer="adamw", **common) == Config(optimizer={"name": "adamw"}, **common)
     assert resolve(read_overrides(["optimizer=adamw"])).optimizer.name == "adamw"

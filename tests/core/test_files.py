@@ -68,7 +68,7 @@ NAMES = {name.rpartition(".")[2] for name in LIBRARIES} | {"read_text", "read_by
 
 def reads(source: str) -> set[str]:
     """The calls in a module's source that may open a file for reading."""
-    found = set()
+    opened = set()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
@@ -76,32 +76,33 @@ def reads(source: str) -> set[str]:
         if last not in NAMES:
             continue
         name = ast.unparse(node.func)
-        given = [*node.args, *(k.value for k in node.keywords)]
-        modes = [a.value for a in given if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        values = [*node.args, *(k.value for k in node.keywords)]
+        texts = [a.value for a in values if isinstance(a, ast.Constant)]
+        modes = [text for text in texts if isinstance(text, str)]
         writes = any(
             m in {"wb", "xb", "ab", "w", "x", "a"} for m in modes
         ) or "O_WRONLY" in ast.unparse(node)
         if last in {"read_text", "read_bytes"} and "." in name:
-            found.add(last)
+            opened.add(last)
         elif name in LIBRARIES and not writes:
-            found.add(name)
+            opened.add(name)
         elif last == "open" and not writes and (name == "open" or "/" in name or modes):
             # the builtin, or a path's; of other objects it is a constructor of that name
-            found.add("open")
-    return found
+            opened.add("open")
+    return opened
 
 
 def test_the_source_opens_files_for_reading_through_the_door_alone():
-    found = {
-        (str(p.relative_to(source)), call)
+    pairs = {
+        (str(p.relative_to(source)), function)
         for source in (ROOT / "src", ROOT / "federation/src")
         for p in source.rglob("*.py")
-        for call in reads(p.read_text("utf-8"))
+        for function in reads(p.read_text("utf-8"))
     }
-    assert found - EXCEPTIONS.keys() == set(), (
+    assert pairs - EXCEPTIONS.keys() == set(), (
         "open these through pomona.core.files, or say here why not"
     )
-    assert EXCEPTIONS.keys() - found == set(), "no longer there: take them off the list"
+    assert EXCEPTIONS.keys() - pairs == set(), "no longer there: take them off the list"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def open_now():
 
 
 @pytest.fixture
-def named(tmp_path, monkeypatch):
+def irregular(tmp_path, monkeypatch):
     """Paths of things other than plain files of a sensible length."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
@@ -140,7 +141,7 @@ def named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "reason"),
     [
         ("pipe", "it is a pipe, a socket or a device, not a file"),
         ("to-pipe", "it is a pipe, a socket or a device, not a file"),
@@ -152,15 +153,15 @@ def named(tmp_path, monkeypatch):
         ("a\0b", "its name holds a NUL"),
     ],
 )
-def test_what_is_no_plain_file_of_a_bounded_length_is_refused_at_once(named, name, why):
+def test_what_is_no_plain_file_of_a_bounded_length_is_refused_at_once(irregular, name, reason):
     handles = open_now()
-    with pytest.raises(OSError, match=why) as fault:
-        files.content(named / name)
-    assert fault.value.strerror == why
+    with pytest.raises(OSError, match=reason) as fault:
+        files.content(irregular / name)
+    assert fault.value.strerror == reason
     assert open_now() == handles
     if name != "sparse":
-        with pytest.raises(ConfigError, match=why):
-            files.regular(named / name, ConfigError)
+        with pytest.raises(ConfigError, match=reason):
+            files.regular(irregular / name, ConfigError)
 
 
 def test_the_folder_of_an_account_that_is_not_there_is_a_missing_one(monkeypatch, tmp_path):
@@ -194,17 +195,17 @@ def test_blocks_and_hash_are_the_files(tmp_path):
     data = bytes(range(256)) * 5000
     (tmp_path / "file").write_bytes(data)
     with files.opened(tmp_path / "file") as file:
-        parts = list(files.blocks(file))
-    assert [len(p) for p in parts] == [2**20, 256 * 5000 - 2**20]
-    assert b"".join(parts) == data
+        blocks = list(files.blocks(file))
+    assert [len(p) for p in blocks] == [2**20, 256 * 5000 - 2**20]
+    assert b"".join(blocks) == data
     assert files.sha256(tmp_path / "file") == hashlib.sha256(data).hexdigest()
 
 
 def test_a_write_that_fails_names_its_file_and_leaves_none(tmp_path, monkeypatch):
-    def full(_):
+    def full_disk(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left") as fault:
         files.publish(tmp_path / "new", [b"x"])
     assert Path(fault.value.filename).parent == tmp_path

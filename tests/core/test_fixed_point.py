@@ -15,10 +15,10 @@ TERMS = st.builds(SecureAggregation, max_norm=st.floats(1e-6, 1e6), bits=st.samp
 
 def total(changes, weights, terms):
     """The sum modulo 2^b of all clients' integers."""
-    made = np.zeros(changes.shape[1], integer_dtype(terms))
+    integers = np.zeros(changes.shape[1], integer_dtype(terms))
     for change, weight in zip(changes, weights, strict=True):
-        made += encoded(change, float(weight), terms)
-    return made
+        integers += encoded(change, float(weight), terms)
+    return integers
 
 
 @given(TERMS, st.integers(1, 60), st.integers(0, 40), st.integers(0, 2**32 - 1), st.floats(0.1, 1))
@@ -29,20 +29,20 @@ def test_a_decoded_sum_is_the_weighted_mean_within_the_stated_error(terms, n, d,
     weights = Roster(tuple(rng.integers(1, 10**6, n).tolist()), largest).weights(tuple(range(n)))
     mean = np.einsum("n,nd->d", weights.numpy(), changes.astype(np.float64))
     slack = terms.max_norm * 2**-50  # of the mean in float64
-    found = decoded(total(changes, weights, terms), terms)
-    assert np.abs(found - mean).max(initial=0.0) <= error(terms, n) + slack
+    mean_decoded = decoded(total(changes, weights, terms), terms)
+    assert np.abs(mean_decoded - mean).max(initial=0.0) <= error(terms, n) + slack
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("most", [1e-6, 0.37, 1e6])
+@pytest.mark.parametrize("norm", [1e-6, 0.37, 1e6])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_no_sum_of_clipped_changes_overflows_with_the_most_clients(bits, most, sign):
+def test_no_sum_of_clipped_changes_overflows_with_the_most_clients(bits, norm, sign):
     """All 10,000 clients change the same number by the whole norm, each rounded away from 0."""
-    terms, n = SecureAggregation(max_norm=most, bits=bits), 10**4
-    change, _ = clipped(np.array([sign * most * 3], np.float32), most)
-    found = int(encoded(change, 1 / n, terms).view(f"<i{bits // 8}")[0]) * n  # exact in Python
-    assert abs(found) < 2 ** (bits - 1)
-    assert found / scale(terms) == pytest.approx(sign * most, rel=1e-4)
+    terms, n = SecureAggregation(max_norm=norm, bits=bits), 10**4
+    change, _ = clipped(np.array([sign * norm * 3], np.float32), norm)
+    total_ = int(encoded(change, 1 / n, terms).view(f"<i{bits // 8}")[0]) * n  # exact in Python
+    assert abs(total_) < 2 ** (bits - 1)
+    assert total_ / scale(terms) == pytest.approx(sign * norm, rel=1e-4)
 
 
 @given(
@@ -53,14 +53,14 @@ def test_no_sum_of_clipped_changes_overflows_with_the_most_clients(bits, most, s
 def test_a_change_out_of_range_wraps_and_never_saturates(terms, numbers, weight):
     """Whole numbers of any size modulo 2^b, in Python's exact integers."""
     change = np.array(numbers, np.float32)
-    whole = np.rint(change.astype(np.float64) * (weight * scale(terms)))
-    assert encoded(change, weight, terms).tolist() == [int(x) % 2**terms.bits for x in whole]
+    rounded = np.rint(change.astype(np.float64) * (weight * scale(terms)))
+    assert encoded(change, weight, terms).tolist() == [int(x) % 2**terms.bits for x in rounded]
 
 
 def test_a_change_is_clipped_to_the_norm_and_no_shorter_one_is_touched():
     change = np.array([3.0, 4.0], np.float32)
-    kept, norm = clipped(change, 5.0)
-    assert (kept is change, norm) == (True, 5.0)
+    unchanged, norm = clipped(change, 5.0)
+    assert (unchanged is change, norm) == (True, 5.0)
     shorter, norm = clipped(change, 1.0)
     assert norm == 5.0
     assert shorter == pytest.approx([0.6, 0.8])
@@ -68,8 +68,8 @@ def test_a_change_is_clipped_to_the_norm_and_no_shorter_one_is_touched():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_norm": 0.0}, {"max_norm": 1.0, "minimum": 1}, {"max_norm": 1.0, "bits": 16}, {}]
+    "terms", [{"max_norm": 0.0}, {"max_norm": 1.0, "minimum": 1}, {"max_norm": 1.0, "bits": 16}, {}]
 )
-def test_terms_without_a_bound_or_with_a_sum_over_one_are_refused(wrong):
+def test_terms_without_a_bound_or_with_a_sum_over_one_are_refused(terms):
     with pytest.raises(ValidationError):
-        SecureAggregation(**wrong)
+        SecureAggregation(**terms)

@@ -16,20 +16,20 @@ def plainly():
 
 
 @pytest.mark.parametrize(
-    ("takes", "asked"),
+    ("allocate", "message"),
     [
         (plainly, "not enough memory; "),
         (lambda: np.empty(NEVER, np.uint8), "256. PiB more"),
         (lambda: torch.empty(NEVER, dtype=torch.uint8), f"{2**58 / 1e9:.1f} GB more"),
     ],
 )
-def test_memory_that_is_short_is_one_line(takes, asked):
+def test_memory_that_is_short_is_one_line(allocate, message):
     with (
         pytest.raises(OutOfMemoryError, match="drawing: not enough memory") as caught,
         explaining_memory_errors("drawing"),
     ):
-        takes()
-    assert asked.replace(".", "") in str(caught.value).replace(".", "")
+        allocate()
+    assert message.replace(".", "") in str(caught.value).replace(".", "")
     assert caught.value.code == 11
 
 
@@ -40,7 +40,7 @@ def test_other_faults_stay_what_they_are():
 
 
 @pytest.mark.parametrize(
-    ("settings", "workers", "copies", "own"),
+    ("settings", "workers", "copies", "own_copies"),
     [
         ({}, 1, 4, 4),  # initial row, network, row, gradient
         ({"momentum": 0.9}, 1, 5, 5),
@@ -49,10 +49,10 @@ def test_other_faults_stay_what_they_are():
         ({"participation": 0.25}, 2, 1 + 2 + 2, 4),  # one of four clients trains
     ],
 )
-def test_what_training_holds_at_once_must_fit(settings, workers, copies, own, monkeypatch):
+def test_what_training_holds_at_once_must_fit(settings, workers, copies, own_copies, monkeypatch):
     config = resolve({"method": "fedavg", "clients": 4, **settings})
     d = 1000
-    machine = {"have": 4 * d * copies, "own": 4 * d * own}
+    machine = {"have": 4 * d * copies, "own": 4 * d * own_copies}
     monkeypatch.setattr(state, "machine_memory", lambda: machine["have"])
     monkeypatch.setattr(state, "process_memory", lambda: machine["own"])
     state.require_training(config, d, workers)

@@ -18,7 +18,7 @@ from pomona.core.registry import (
     own_code_folders,
 )
 
-TOGETHER = """
+SIBLINGS = """
 import sibling
 def later():
     import latecomer
@@ -30,7 +30,7 @@ VALUE = sibling.VALUE + 1
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_homes", [])
     for name, text in (
-        ("mine", TOGETHER),
+        ("mine", SIBLINGS),
         ("sibling", "VALUE = 1"),
         ("latecomer", ""),
         ("pomona_trap", "1 / 0"),
@@ -42,14 +42,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_a_setting_names_is_found_in_the_folder_and_what_it_imports_too(folder):
-    before = list(sys.path)
+    path_before = list(sys.path)
     with pytest.raises(ConfigError, match="cannot load"):
         import_own_code("mine:VALUE")
     with importing_from(folder):
         assert import_own_code("mine:VALUE") == 2
         assert Registry("number", {}).resolve("mine:VALUE") == 2
         assert len(code_sha256("sibling:VALUE")) == 64
-    assert (sys.path, own_code_folders()) == (before, ())
+    assert (sys.path, own_code_folders()) == (path_before, ())
 
 
 def test_what_nobody_has_named_is_not_looked_for_there(folder):
@@ -76,20 +76,20 @@ def test_the_folder_is_searched_until_the_last_of_several_threads_is_done(folder
     (folder / "mine.py").write_text(
         "import threading\nHERE.set()\nassert GO.wait(30)\nimport sibling\n"
     )
-    here, go, found = threading.Event(), threading.Event(), []
-    builtins.HERE, builtins.GO = here, go
+    importing, proceed, values = threading.Event(), threading.Event(), []
+    builtins.HERE, builtins.GO = importing, proceed
     try:
         importable(folder)
         thread = threading.Thread(
-            target=lambda: found.append(import_own_code("mine:sibling").VALUE)
+            target=lambda: values.append(import_own_code("mine:sibling").VALUE)
         )
         thread.start()
-        assert here.wait(30)
+        assert importing.wait(30)
         assert import_own_code("sibling:VALUE") == 1
         sys.modules.pop("sibling")
-        go.set()
+        proceed.set()
         thread.join(30)
     finally:
         del builtins.HERE, builtins.GO
-    assert found == [1]
+    assert values == [1]
     assert str(folder) not in sys.path

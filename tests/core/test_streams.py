@@ -39,7 +39,7 @@ def test_every_part_of_an_address_matters():
         (0, "a", 12),
         (0, "a"),
     ]
-    draws = {tuple(stream(s, p, *rest).integers(0, 2**62, 2)) for s, p, *rest in addresses}
+    draws = {tuple(stream(s, p, *indices).integers(0, 2**62, 2)) for s, p, *indices in addresses}
     assert len(draws) == len(addresses)
 
 
@@ -48,8 +48,8 @@ def test_the_package_imports_without_torch_and_names_what_it_has():
         "import sys, pomona; pomona.ConfigError; assert 'torch' not in sys.modules; "
         "print(pomona.Config().rounds)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "40"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "40"
     with pytest.raises(AttributeError, match="nothing"):
         pomona.nothing  # noqa: B018
     assert all(getattr(pomona, name) for name in pomona.__all__)
@@ -58,13 +58,13 @@ def test_the_package_imports_without_torch_and_names_what_it_has():
 def test_a_registry_resolves_names_and_entry_points_and_suggests():
     registry = Registry("thing", {"join": "os.path:join"})
     assert registry.resolve("join") is registry.resolve("os.path:join")
-    for wrong, word in (
+    for name, message in (
         ("joan", "join"),
         ("os.path:nothing", "nothing"),
         ("no.such:thing", "no.such:thing"),
     ):
-        with pytest.raises(ConfigError, match=word):
-            registry.resolve(wrong)
+        with pytest.raises(ConfigError, match=message):
+            registry.resolve(name)
 
 
 def test_messages_are_one_line_with_kind_and_code():

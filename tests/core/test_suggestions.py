@@ -104,10 +104,10 @@ def test_any_case_suggests_exactly_the_name(entry, data):
 
 
 def test_every_synonym_is_of_a_name_that_exists():
-    known = {name for names in NAMES.values() for name in names}
-    assert known >= SYNONYMS.keys()
-    words = [word for text in SYNONYMS.values() for word in text.split()]
-    assert words == list(map(normalized, words))
+    targets = {name for names in NAMES.values() for name in names}
+    assert targets >= SYNONYMS.keys()
+    synonyms = [synonym for text in SYNONYMS.values() for synonym in text.split()]
+    assert synonyms == list(map(normalized, synonyms))
 
 
 def test_a_network_in_place_of_its_name_is_told_the_form():

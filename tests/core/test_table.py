@@ -85,8 +85,8 @@ def test_markdown_keeps_pipes_out_of_the_way():
 
 
 def test_markdown_holds_no_markup_of_names():
-    said = markdown(Table("t", "<b>", ["![x](http://x)"], ["`", "n"], [["<script>", "[a](b)"]]))
-    assert said == (
+    text = markdown(Table("t", "<b>", ["![x](http://x)"], ["`", "n"], [["<script>", "[a](b)"]]))
+    assert text == (
         "## \\<b>\n\n| \\` | n |\n| --- | ---: |\n| \\<script> | \\[a](b) |\n\n!\\[x](http://x)\n"
     )
 

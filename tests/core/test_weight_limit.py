@@ -31,16 +31,17 @@ def test_shares_worked_out_by_hand(sizes, largest, expected):
 
 @given(SIZES, st.floats(0.01, 1.0))
 def test_nobody_weighs_more_than_the_share_and_the_others_keep_their_ratios(sizes, largest):
-    found, m = weights(sizes, largest), sum(n > 0 for n in sizes)
+    capped, m = weights(sizes, largest), sum(n > 0 for n in sizes)
     if not m:
-        assert found == [0.0] * len(sizes)
+        assert capped == [0.0] * len(sizes)
         return
-    assert sum(found) == pytest.approx(1)
-    assert max(found) <= max(largest, 1 / m) * (1 + 1e-12)
-    assert all((w > 0) == (n > 0) for w, n in zip(found, sizes, strict=True))
+    assert sum(capped) == pytest.approx(1)
+    assert max(capped) <= max(largest, 1 / m) * (1 + 1e-12)
+    assert all((w > 0) == (n > 0) for w, n in zip(capped, sizes, strict=True))
     order = np.argsort(sizes)
-    assert (np.diff(np.array(found)[order]) >= -1e-15).all(), "more samples never weigh less"
-    free = [(w, n) for w, n in zip(found, sizes, strict=True) if n and w < max(found) * (1 - 1e-9)]
+    assert (np.diff(np.array(capped)[order]) >= -1e-15).all(), "more samples never weigh less"
+    top = max(capped) * (1 - 1e-9)
+    free = [(w, n) for w, n in zip(capped, sizes, strict=True) if n and w < top]
     assert all(w / n == pytest.approx(free[0][0] / free[0][1], rel=1e-9) for w, n in free)
 
 

@@ -46,8 +46,8 @@ def test_json_of_methods_holds_records_not_their_text_in_python(capsys):
     from pomona.cli.report import methods
 
     methods(json=True)
-    told = capsys.readouterr().out
-    card = json.loads(told)["apple"]
+    stdout = capsys.readouterr().out
+    card = json.loads(stdout)["apple"]
     assert card["presentation"]["title"] == "APPLE"
-    assert all(isinstance(each, dict) for each in card["privacy"]["gradients"])
-    assert "(title=" not in told
+    assert all(isinstance(gradient, dict) for gradient in card["privacy"]["gradients"])
+    assert "(title=" not in stdout

@@ -46,12 +46,12 @@ def test_the_page_names_what_a_module_exports(module):
 def test_what_is_public_has_a_docstring_and_types(module):
     public = importlib.import_module(module)
     for name in public.__all__:
-        thing = getattr(public, name)
-        if inspect.isclass(thing) or inspect.isfunction(thing):
-            assert thing.__doc__, name
-        if inspect.isfunction(thing):
-            parameters = inspect.signature(thing).parameters
-            assert {*parameters, "return"} == thing.__annotations__.keys(), name
+        member = getattr(public, name)
+        if inspect.isclass(member) or inspect.isfunction(member):
+            assert member.__doc__, name
+        if inspect.isfunction(member):
+            parameters = inspect.signature(member).parameters
+            assert {*parameters, "return"} == member.__annotations__.keys(), name
 
 
 def test_nothing_else_is_offered_at_the_top():
@@ -105,11 +105,11 @@ def test_what_is_taught_imports_public_names_alone(path):
 
 @pytest.mark.parametrize("module", SCRIPTS)
 def test_what_scripts_may_use_is_there(module):
-    there = importlib.import_module(module)
+    public = importlib.import_module(module)
     first = re.findall(
         r"`(\w+)", re.search(rf"^\| `{re.escape(module)}` \| (.*) \|$", TEXT, re.MULTILINE)[1]
     )[0]
-    assert hasattr(there, first)
+    assert hasattr(public, first)
     assert all(
-        hasattr(there, name) for path in TAUGHT for at, name in imported(path) if at == module
+        hasattr(public, name) for path in TAUGHT for file, name in imported(path) if file == module
     )

@@ -20,7 +20,7 @@ FILES = sorted(
     if (path.parent != SOURCE or path.name in ORDER) and "templates" not in path.parts
 )
 FILES += sorted(FEDERATION.rglob("*.py"))
-APART = [
+BARRED = [
     ("pomona_federation/server/", "pomona_federation/silo/"),
     ("pomona_federation/provision/", "pomona_federation/server/"),
     ("pomona_federation/provision/", "pomona_federation/silo/"),
@@ -33,7 +33,7 @@ WITHIN += tuple(f"{p.parent.relative_to(SOURCE)}/" for p in SOURCE.glob("methods
 """Folders without an order of their own, described in their folder's row."""
 
 
-def part(module: str) -> str:
+def row_of(module: str) -> str:
     """The longest row of the table that contains a module such as pomona.results.figures.plot."""
     path = module.removeprefix("pomona.").split(".")
     names = ["/".join(path[:length]) for length in range(len(path), 0, -1)]
@@ -65,26 +65,22 @@ def module(path: Path) -> str:
     return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def apart(one: str, other: str) -> bool:
+def barred(row: str, target: str) -> bool:
     """Whether two rows may not import each other in either direction."""
-    pairs = [(one, other), (other, one)]
+    pairs = [(row, target), (target, row)]
     return any(
-        a.startswith(first) and b.startswith(second) for first, second in APART for a, b in pairs
+        a.startswith(first) and b.startswith(second) for first, second in BARRED for a, b in pairs
     )
 
 
 def test_imports_go_one_way():
-    parts = {
-        module(path): (part(module(path)), {part(name) for name in modules(path) - {"pomona"}})
-        for path in FILES
-    }
-    wrong = {
-        name: [
-            other for other in others if ORDER.index(other) > ORDER.index(own) or apart(other, own)
-        ]
-        for name, (own, others) in parts.items()
-    }
-    assert {name: others for name, others in wrong.items() if others} == {}
+    violations = {}
+    for path in FILES:
+        row = row_of(module(path))
+        targets = {row_of(name) for name in modules(path) - {"pomona"}}
+        if wrong_way := [t for t in targets if ORDER.index(t) > ORDER.index(row) or barred(t, row)]:
+            violations[module(path)] = wrong_way
+    assert violations == {}
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -155,11 +151,11 @@ def test_files_that_are_named_exist():
         .partition("\n## Processes\n")[2]
         .partition("\n## ")[0]
     )
-    named = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", TEXT + processes))
+    paths = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", TEXT + processes))
     assert (
         sorted(
             p
-            for p in named
+            for p in paths
             if not any((root / p).exists() for root in (SOURCE, FEDERATION.parent, ROOT))
         )
         == []

@@ -46,7 +46,7 @@ def test_a_cell_has_mean_sample_deviation_and_the_share_of_clients_that_lose():
     """Means 50 and 70 % over clients: mean 60, deviation 20 / sqrt(2); two of five clients lose,
     one has no test rows.
     """
-    made = SimpleNamespace(
+    bench = SimpleNamespace(
         results={
             "scenarios": {"hidden-groups": {}},
             "methods": {"separate": {}, "fedavg": {}, "apple": {}},
@@ -57,7 +57,7 @@ def test_a_cell_has_mean_sample_deviation_and_the_share_of_clients_that_lose():
             ],
         }
     )
-    assert list(loaded().table(made)) == [
+    assert list(loaded().table(bench)) == [
         "| method | hidden groups |",
         "| --- | --- |",
         "| separate | 65.0 +- 21.2 (0 %) |",

@@ -13,7 +13,7 @@ from pomona.core.toml import read_file
 from pomona.record.paired_gain import Gain
 
 ROOT = Path(__file__).parents[2]
-OWN = "fedprox method.mu=0.5"  # a method with a setting of its own
+WITH_SETTING = "fedprox method.mu=0.5"  # a method with a setting of its own
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def test_the_worst_is_the_mean_over_seeds_of_the_worst_client(example, monkeypat
     )
     cells = ["0.500", "0.600", "nan", "0.550", "0.200"]
     assert example.row("separate", runs, runs) == f"| separate | {' | '.join(cells)} |  |"
-    told = "+0.100 (-0.200 to +0.300); undefined"
-    assert example.row("apple", runs, runs) == f"| apple | {' | '.join(cells)} | {told} |"
+    gain = "+0.100 (-0.200 to +0.300); undefined"
+    assert example.row("apple", runs, runs) == f"| apple | {' | '.join(cells)} | {gain} |"
 
 
 def test_the_settings_of_the_dialysis_centres_make_a_table(example, tmp_path, monkeypatch):
@@ -50,19 +50,19 @@ def test_the_settings_of_the_dialysis_centres_make_a_table(example, tmp_path, mo
         )
     (tmp_path / "dialysis.csv").write_text("\n".join(rows) + "\n")
     monkeypatch.chdir(tmp_path)
-    made = list(
+    lines = list(
         example.lines(
-            read_file(ROOT / "examples/dialysis.toml"), {"rounds": 1}, 1, ("separate", OWN)
+            read_file(ROOT / "examples/dialysis.toml"), {"rounds": 1}, 1, ("separate", WITH_SETTING)
         )
     )
-    assert made[0] == "| method | 0 | 1 | mean | worst | gain over training alone |"
-    assert [line.split(" | ")[0] for line in made[2:]] == ["| separate", f"| {OWN}"]
-    assert {line.count(" | ") for line in made} == {5}
+    assert lines[0] == "| method | 0 | 1 | mean | worst | gain over training alone |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| separate", f"| {WITH_SETTING}"]
+    assert {line.count(" | ") for line in lines} == {5}
 
 
 def test_the_settings_of_the_retina_cameras_are_those_of_the_guide():
     config = resolve(read_file(ROOT / "examples/retina-vessels.toml"))
-    assert [own.name for own in config.data.clients] == ["CHASE_DB1", "HRF", "STARE"]
+    assert [client.name for client in config.data.clients] == ["CHASE_DB1", "HRF", "STARE"]
     assert (config.model.name, config.optimizer.name, config.lr, config.batch_size) == (
         "unet",
         "adamw",

@@ -25,7 +25,7 @@ from pomona.personal import PersonalModel
 from representatives import drawn
 
 ROOT = Path(__file__).parents[2]
-FIRST = ROOT / "docs/guides/first-steps.md"
+FIRST_STEPS = ROOT / "docs/guides/first-steps.md"
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
@@ -40,7 +40,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs/results").glob("*.md"),
     ]
 )
-LONG = {
+LONG_GUIDES = {
     *("SKILL", "add-a-method", "first-steps", "own-data"),
     *("privacy-audit", "python", "read-a-report", "suites"),
 }  # 10 to 70 seconds each: two of them in the gate
@@ -48,7 +48,7 @@ RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
 LENT = ("examples", "benchmarks", "reproduction")  # folders of a checkout that commands name
-KEPT = (*LENT, ".ci", ".github", "docs", "native", "skills", "src", "tests", "tools")
+FOLDERS = (*LENT, ".ci", ".github", "docs", "native", "skills", "src", "tests", "tools")
 DOWNLOADS = {  # public data that readers are told to fetch, by where POMONA_DATA has them
     "heart_disease": "heart_disease",
     "tcga_brca": "tcga_brca",
@@ -86,7 +86,7 @@ IDIOM = re.compile(
 )
 
 
-def shown(path: Path) -> list[str]:
+def visible_texts(path: Path) -> list[str]:
     """Texts in a module or template that appear in pages and messages; docstrings of code are
     excluded.
     """
@@ -107,23 +107,23 @@ def test_messages_pages_and_guides_use_the_words_of_the_field():
     pages = [
         p for source in sources for p in source.rglob("*") if p.suffix in {".py", ".js", ".jinja"}
     ]
-    said = {
+    idioms = {
         (name(p), text)
         for p in pages
-        for text in shown(p)
+        for text in visible_texts(p)
         if IDIOM.search(text) and not text.startswith("/*")
     }
-    assert said == set()
+    assert idioms == set()
     guides = [
         ROOT / f"docs/guides/{k}.md"
         for k in ("read-a-report", "choose-a-method", "own-data", "training")
     ]
-    words = {
-        (name(p), found.group())
+    of_guides = {
+        (name(p), match.group())
         for p in [ROOT / "README.md", *guides]
-        for found in IDIOM.finditer(p.read_text())
+        for match in IDIOM.finditer(p.read_text())
     }
-    assert words == set()
+    assert of_guides == set()
 
 
 @each_document
@@ -140,28 +140,28 @@ def test_blocks_that_are_held_back_say_why(path):
 @each_document
 def test_commands_name_files_that_there_are(path):
     """Also those that are too long to be run, and indented ones."""
-    for word in re.findall(r"(?:examples|benchmarks|reproduction)/[\w./-]*\w", path.read_text()):
-        assert (ROOT / word).exists(), word
+    for file in re.findall(r"(?:examples|benchmarks|reproduction)/[\w./-]*\w", path.read_text()):
+        assert (ROOT / file).exists(), file
 
 
 @each_document
 def test_files_of_the_repository_that_are_named_exist(path):
     """In backticks outside blocks: by their path, or a file of tests by its name alone."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-    words = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in quoted.split()}
+    names = {name for quoted in re.findall(r"`([^`\n]+)`", text) for name in quoted.split()}
     tests = {
-        own.name
+        file.name
         for folder in ("tests", "federation/tests")
-        for own in (ROOT / folder).rglob("*.py")
+        for file in (ROOT / folder).rglob("*.py")
     }
     paths = {
-        word
-        for word in words
-        if re.fullmatch(r"[\w.-]+/[\w./-]*\w", word) and word.partition("/")[0] in KEPT
+        name
+        for name in names
+        if re.fullmatch(r"[\w.-]+/[\w./-]*\w", name) and name.partition("/")[0] in FOLDERS
     }
-    assert [word for word in sorted(paths) if not (ROOT / word).exists()] == []
+    assert [name for name in sorted(paths) if not (ROOT / name).exists()] == []
     assert [
-        word for word in sorted(words) if re.fullmatch(r"test_\w+\.py", word) and word not in tests
+        name for name in sorted(names) if re.fullmatch(r"test_\w+\.py", name) and name not in tests
     ] == []
 
 
@@ -173,18 +173,18 @@ def folder(tmp_path, monkeypatch):
     for lent in LENT:
         if (ROOT / lent).exists():
             (tmp_path / lent).symlink_to(ROOT / lent)
-    for local, place in DOWNLOADS.items() if "POMONA_DATA" in os.environ else ():
-        (tmp_path / local).symlink_to(Path(os.environ["POMONA_DATA"], place))
+    for local, download in DOWNLOADS.items() if "POMONA_DATA" in os.environ else ():
+        (tmp_path / local).symlink_to(Path(os.environ["POMONA_DATA"], download))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    known = set(sys.modules)
+    modules_before = set(sys.modules)
     yield tmp_path
-    for module in set(sys.modules) - known:
+    for module in set(sys.modules) - modules_before:
         if str(tmp_path) in str(getattr(sys.modules[module], "__file__", "")):
             del sys.modules[module]
 
 
-def given() -> None:
+def prepare_inputs() -> None:
     """What users have, and the first pages take for granted: an image, and a table with owners."""
     draw = np.random.Generator(np.random.Philox(5))
     Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save("digit.png")
@@ -195,7 +195,7 @@ def given() -> None:
     Path("patients.csv").write_text("\n".join(["age,sex,outcome,hospital", *rows]) + "\n")
 
 
-def due(block: Block, slow: bool) -> bool:
+def is_run(block: Block, slow: bool) -> bool:
     """Whether a block is run now."""
     data = "POMONA_DATA" in os.environ
     if block.condition == "needs":
@@ -207,11 +207,11 @@ def due(block: Block, slow: bool) -> bool:
 
 def run(path: Path, folder: Path, slow: bool) -> None:
     """Run a document's blocks."""
-    if path in (ROOT / "README.md", FIRST):
-        given()
+    if path in (ROOT / "README.md", FIRST_STEPS):
+        prepare_inputs()
     runner = Runner()
     for block in blocks(path):
-        if due(block, slow):
+        if is_run(block, slow):
             runner.run(block)
 
 
@@ -219,8 +219,8 @@ def run(path: Path, folder: Path, slow: bool) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(path for path in RUNNABLE if path.stem not in LONG),
-        *drawn((path for path in RUNNABLE if path.stem in LONG), 2),
+        *(path for path in RUNNABLE if path.stem not in LONG_GUIDES),
+        *drawn((path for path in RUNNABLE if path.stem in LONG_GUIDES), 2),
     ],
     ids=name,
 )
@@ -258,7 +258,7 @@ def test_plain_pytorch_from_the_first_steps_gives_the_personal_model(folder):
     """Its five lines, on samples normalised by the numbers in the file's metadata."""
     config = resolve({"method": "apple", "rounds": 1, "clients": 3, "model": {"hidden": [64]}})
     pomona.run(config, folder / "runs" / "apple")
-    (five,) = (b for b in blocks(FIRST) if "load_state_dict" in b.text)
+    (five,) = (b for b in blocks(FIRST_STEPS) if "load_state_dict" in b.text)
     assert len([line for line in five.text.splitlines() if line]) == 5
     runner = Runner()
     runner.run(five)
@@ -287,11 +287,11 @@ def test_the_file_for_agents_has_its_form_and_links_that_exist():
     lines = (ROOT / "docs/llms.txt").read_text().splitlines()
     assert lines[0].startswith("# ")
     assert lines[2].startswith("> ")
-    parts = "\n".join(lines).split("\n## ")[1:]
-    links = [line for part in parts for line in part.splitlines()[1:] if line]
-    places = [re.match(r"- \[[^]]+\]\(([^)]+)\)", line)[1] for line in links]
-    assert [place for place in places if not exists(ROOT / "docs" / place)] == []
-    assert len(places) == len(set(places)) > 15
+    sections = "\n".join(lines).split("\n## ")[1:]
+    links = [line for section in sections for line in section.splitlines()[1:] if line]
+    targets = [re.match(r"- \[[^]]+\]\(([^)]+)\)", line)[1] for line in links]
+    assert [target for target in targets if not exists(ROOT / "docs" / target)] == []
+    assert len(targets) == len(set(targets)) > 15
 
 
 def test_the_skill_has_the_front_matter_that_agents_look_for():

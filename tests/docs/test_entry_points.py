@@ -113,15 +113,15 @@ def test_methods_of_packages_are_listed(capsys, monkeypatch):
 
 
 def test_an_engine_computes_is_recorded_and_says_whether_bf16_pays():
-    heard = Notes()
+    notes = Notes()
     by_torch, by_abacus = (
-        pomona.run(tiny("fedavg", engine=name, precision="bf16"), callback=heard)
+        pomona.run(tiny("fedavg", engine=name, precision="bf16"), callback=notes)
         for name in ("torch", "abacus")
     )
     assert [r.loss for r in by_abacus.rounds] == [r.loss for r in by_torch.rounds]
     assert by_abacus.config["engine"] == "abacus"
     assert versions()["outside"] == "9 abacus"
-    assert any("abacus engine emulates bf16" in line for line in heard.said)
+    assert any("abacus engine emulates bf16" in line for line in notes.said)
 
 
 def test_an_engine_that_is_not_installed_is_refused():

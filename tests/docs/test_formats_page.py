@@ -31,9 +31,9 @@ def test_a_library_is_that_of_the_package(files, library, extra):
 
 def test_a_missing_library_is_one_line_with_its_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(formats, "find_spec", lambda name: None)
-    for suffix, form in formats.formats().items():
+    for suffix, entry in formats.formats().items():
         path = tmp_path / f"a{suffix}"
         path.touch()
-        if form.library and find_spec(form.library):
-            with pytest.raises(ConfigError, match=rf"needs {form.library}.*extra {form.extra}$"):
+        if entry.library and find_spec(entry.library):
+            with pytest.raises(ConfigError, match=rf"needs {entry.library}.*extra {entry.extra}$"):
                 formats.read([Path(path)], None)

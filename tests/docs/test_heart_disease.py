@@ -35,7 +35,7 @@ def example():
     return module
 
 
-def made_up(folder):
+def write_synthetic(folder):
     """Files like the hospitals': 14 columns without names, ? and 0 for gaps, integers written in
     two ways.
     """
@@ -67,7 +67,7 @@ def made_up(folder):
 
 
 def test_the_example_prints_both_tables(tmp_path, monkeypatch):
-    made_up(tmp_path / "heart_disease")
+    write_synthetic(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     lines = list(example().tables(seeds=1, rounds=1))
     rows = [
@@ -97,13 +97,13 @@ def test_a_cell_of_gains():
 
 @pytest.mark.parametrize("fit", ["pooled", "client"])
 def test_raw_files_are_answered_as_they_were_trained_on(tmp_path, monkeypatch, fit):
-    made_up(tmp_path / "heart_disease")
+    write_synthetic(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     answered(tmp_path, fit)
 
 
 def test_clients_of_a_partition_have_no_moments_of_their_own(tmp_path, monkeypatch):
-    made_up(tmp_path / "heart_disease")
+    write_synthetic(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     changes = {"data": {"fit": "client"}, "partition": {"name": "iid"}, "clients": 4}
     with pytest.raises(ConfigError, match=r"data\.fit=client needs .*partition\.name = natural"):
@@ -120,10 +120,10 @@ def answered(folder, fit="pooled"):
     for k, name in enumerate(FILES):
         model = PersonalModel.load(folder / "run" / "models" / f"client-{k:02d}.safetensors")
         samples = read_inputs(Path("heart_disease", f"processed.{name}.data"), model.about)
-        own = data.x[data.owners.client == k]
-        assert samples.x.tobytes() == own.tobytes()
+        client_rows = data.x[data.owners.client == k]
+        assert samples.x.tobytes() == client_rows.tobytes()
         answers = model.predict(samples.x)
-        assert len(answers) == len(own)
+        assert len(answers) == len(client_rows)
         assert set(answers[0]["probabilities"]) == {"healthy", "diseased"}
 
 

@@ -32,12 +32,12 @@ def test_it_is_short():
 
 @pytest.mark.parametrize("client", range(3))
 def test_share_0_is_fedavg_and_share_1_is_separate(client):
-    none, all_ = (trained(EXAMPLE_MODULE.Interpolated(share=share)) for share in (0, 1))
-    averaged, alone = trained(FedAvg()), trained(Separate())
+    unshared, fully_shared = (trained(EXAMPLE_MODULE.Interpolated(share=share)) for share in (0, 1))
+    averaged, separate = trained(FedAvg()), trained(Separate())
     assert torch.equal(
-        none.model(client, "personal", "received"), averaged.model(client, "global", "received")
+        unshared.model(client, "personal", "received"), averaged.model(client, "global", "received")
     )
-    assert torch.equal(all_.state(client), alone.state(client))
+    assert torch.equal(fully_shared.state(client), separate.state(client))
 
 
 def test_a_round_by_hand():

@@ -20,7 +20,7 @@ def test_it_is_short():
 
 
 def test_without_a_pull_it_is_fedavg_and_with_one_features_come_near_the_means():
-    problem, apart = class_points(6, 3, 4), []
+    problem, distances = class_points(6, 3, 4), []
     averaged = Federation(FedAvg().method(), problem)
     for pull in (0.0, 2.0, 10.0):
         run = Federation(EXAMPLE_MODULE.NearMeans(pull=pull).method(), problem)
@@ -30,6 +30,6 @@ def test_without_a_pull_it_is_fedavg_and_with_one_features_come_near_the_means()
                 averaged.round(a_round(number, epochs=5, lr=0.02))
                 assert torch.equal(run.server.model, averaged.server)
         z, y = problem.features(run.server.model, 0, "train"), problem.y[problem.rows[0]]
-        apart.append(float((z - run.server.means.means[y]).square().mean()))
-    assert apart == sorted(apart, reverse=True)
-    assert apart[-1] < 0.8 * apart[0]
+        distances.append(float((z - run.server.means.means[y]).square().mean()))
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 0.8 * distances[0]

@@ -12,18 +12,18 @@ from representatives import drawn
 ROOT = Path(__file__).parents[2]
 
 
-SHOWN = read()
+NOTEBOOKS = read()
 
 
-@pytest.mark.parametrize("path", drawn(SHOWN, 2), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", drawn(NOTEBOOKS, 2), ids=lambda path: path.stem)
 def test_a_notebook_gives_the_outputs_that_it_shows(path):
-    new = executed({path: SHOWN[path]})
-    assert differences(SHOWN[path], new[path]) == []
+    new = executed({path: NOTEBOOKS[path]})
+    assert differences(NOTEBOOKS[path], new[path]) == []
 
 
 def test_outputs_are_kept_small_and_name_no_folder_of_the_machine():
-    assert len(SHOWN) >= 5
-    for path, notebook in SHOWN.items():
+    assert len(NOTEBOOKS) >= 5
+    for path, notebook in NOTEBOOKS.items():
         text = path.read_text()
         assert any(cell.outputs for cell in code(notebook)), path.name
         assert len(text) < 150_000, path.name

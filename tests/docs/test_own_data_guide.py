@@ -29,9 +29,9 @@ def test_the_message_on_a_hospitals_table_is_the_one_shown(tmp_path, monkeypatch
     runner = Runner()
     for block in [block for block in blocks(GUIDE) if block.language == "python"][:2]:
         runner.run(block)
-    (shown,) = re.findall(
+    (message,) = re.findall(
         r"^```text\n(error.*?)^```$", GUIDE.read_text(), flags=re.DOTALL | re.MULTILINE
     )
     with pytest.raises(DataError) as caught:
         read(data_settings(name="table", path="ward.csv", label_column="outcome"))
-    assert f"{caught.value.text()}\n" == shown
+    assert f"{caught.value.text()}\n" == message

@@ -47,23 +47,23 @@ def test_what_is_pretrained_is_what_federations_start_from(example, monkeypatch,
     example.main()
     assert "test accuracy" in capsys.readouterr().out
     tensors = load_file(weights)
-    start = build(ModelSettings(name="resnet18"), (1, 8, 8), 10).state_dict()
-    assert {k: t.shape for k, t in tensors.items()} == {k: t.shape for k, t in start.items()}
-    assert not torch.equal(tensors["stem.bn.running_var"], start["stem.bn.running_var"])
-    words = ["federate", str(weights), "--rounds", "1", *SMALL, "clients=2", "partition=iid"]
-    monkeypatch.setattr(sys, "argv", ["x", *words])
+    model = build(ModelSettings(name="resnet18"), (1, 8, 8), 10).state_dict()
+    assert {k: t.shape for k, t in tensors.items()} == {k: t.shape for k, t in model.items()}
+    assert not torch.equal(tensors["stem.bn.running_var"], model["stem.bn.running_var"])
+    argv = ["federate", str(weights), "--rounds", "1", *SMALL, "clients=2", "partition=iid"]
+    monkeypatch.setattr(sys, "argv", ["x", *argv])
     monkeypatch.setattr(example, "METHODS", ("fedrep", "apple"))
     example.main()
     table = cells(capsys.readouterr().out)
-    parameters = [t.numel() for k, t in start.items() if k.rpartition(".")[2] in {"weight", "bias"}]
+    parameters = [t.numel() for k, t in model.items() if k.rpartition(".")[2] in {"weight", "bias"}]
     rows = {"head": HEAD, "LoRA": HEAD + LORA, "all": sum(parameters)}
-    assert table.keys() == {(part, method) for part in rows for method in example.METHODS}
-    for (part, method), (row, traffic, *_) in table.items():
+    assert table.keys() == {(trained, method) for trained in rows for method in example.METHODS}
+    for (trained, method), (row, traffic, *_) in table.items():
         numbers = int(row.replace(",", ""))
-        assert numbers == rows[part]
-        down, up = map(float, traffic.split(","))
+        assert numbers == rows[trained]
+        down_mb, up_mb = map(float, traffic.split(","))
         # its last layer stays with the client
-        sent = numbers - HEAD if method == "fedrep" else numbers
-        assert up == pytest.approx(2 * 4 * sent / 1e6, rel=5e-3, abs=2e-5)
+        numbers_sent = numbers - HEAD if method == "fedrep" else numbers
+        assert up_mb == pytest.approx(2 * 4 * numbers_sent / 1e6, rel=5e-3, abs=2e-5)
         # APPLE: of two clients, one other's core each
-        assert down == pytest.approx(up, rel=5e-3, abs=2e-5)
+        assert down_mb == pytest.approx(up_mb, rel=5e-3, abs=2e-5)

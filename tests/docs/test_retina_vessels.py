@@ -11,6 +11,7 @@ from pomona.simulation import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "retina_vessels.py"
 CAMERAS = {"chase_db1": (22, 6), "hrf": (34, 11), "stare": (15, 5)}
+SPLITS = ("train", "test")
 
 
 @pytest.mark.slow
@@ -20,14 +21,14 @@ def test_three_cameras_are_three_clients(real_data, tmp_path):
         pytest.skip("needs retina_vessels/retina256.npz in POMONA_DATA")
     runpy.run_path(str(EXAMPLE))["main"](str(source), str(tmp_path))
     clients = [
-        {"name": name, **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")}}
+        {"name": name} | {split: str(tmp_path / f"{name}-{split}.npz") for split in SPLITS}
         for name in CAMERAS
     ]
     for name, sizes in CAMERAS.items():
-        for part, size in zip(("train", "test"), sizes, strict=True):
-            with np.load(tmp_path / f"{name}-{part}.npz") as made:
-                assert made["x"].shape == (size, 64, 64, 3)
-                assert 0.1 < made["y"].mean() < 0.3
+        for split, size in zip(SPLITS, sizes, strict=True):
+            with np.load(tmp_path / f"{name}-{split}.npz") as arrays:
+                assert arrays["x"].shape == (size, 64, 64, 3)
+                assert 0.1 < arrays["y"].mean() < 0.3
     data = {"clients": clients, "targets": "segmentation", "classes": ["background", "vessel"]}
     settings = {
         "data": data,

@@ -50,7 +50,7 @@ def test_the_site_is_whole_and_needs_no_network(tmp_path, documents):
     assert [tag for text in texts.values() for tag in re.findall(from_elsewhere, text)] == []
     assert (site / "_static/tex-svg.js").stat().st_size > 1e6
     assert "secure-aggregation" in (site / "searchindex.js").read_text()
-    for page, part in [
+    for page, content in [
         ("methods/apple", 'class="math'),
         ("methods/apple", "tex-svg.js"),
         ("api", 'id="pomona.Config"'),
@@ -59,4 +59,4 @@ def test_the_site_is_whole_and_needs_no_network(tmp_path, documents):
         ("gallery", "trajectory-trajectory"),
         ("notebooks/own-method", "27 checks passed"),
     ]:
-        assert part in texts[f"{page}.html"]
+        assert content in texts[f"{page}.html"]

@@ -25,16 +25,16 @@ def test_every_suite_is_listed_with_its_runs():
 
 def test_every_key_of_a_file_of_reference_numbers_is_on_the_page():
     table = PAGE[PAGE.index("| part | key |") :].split("\n\n")[0]
-    named = set(re.findall(r"`(\w+)`", table))
-    for kind in (Reference, ReferenceScenario):
-        assert kind.model_fields.keys() - {"scenario"} <= named
+    keys = set(re.findall(r"`(\w+)`", table))
+    for record in (Reference, ReferenceScenario):
+        assert record.model_fields.keys() - {"scenario"} <= keys
 
 
 def test_every_key_of_a_suite_is_on_the_page():
     table = PAGE[PAGE.rindex("| part | key |") :].split("\n\n")[0]
-    named = {
+    keys = {
         name for cell in re.findall(r"`([\w.]+)`", table) for name in (cell, cell.partition(".")[0])
     }
-    parts = {"base", "size", "scenario", "method", "run"}  # sections, and the keys of a run
-    for kind in (Suite, ScenarioPart, MethodPart, SizePart):
-        assert kind.model_fields.keys() - parts <= named
+    sections = {"base", "size", "scenario", "method", "run"}  # sections, and the keys of a run
+    for record in (Suite, ScenarioPart, MethodPart, SizePart):
+        assert record.model_fields.keys() - sections <= keys

@@ -43,7 +43,7 @@ def changed(**overrides):
     return suite | overrides
 
 
-def here():
+def in_process():
     """An executor in this process."""
     return ThreadPoolExecutor(1)
 
@@ -55,7 +55,7 @@ def outcome(folder):
 
 def run_here(folder):
     """Run a whole bench in this process."""
-    run(SUITE, Path(folder), here())
+    run(SUITE, Path(folder), in_process())
 
 
 def run_until_killed(folder, write, delay):
@@ -110,7 +110,7 @@ def command(folder, *arguments):
     return [sys.executable, "-m", "pomona", "bench", str(suite), "--out", str(folder), *arguments]
 
 
-def started(command):
+def start_process(command):
     """Start a process that leads its own group."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
     return subprocess.Popen(
@@ -126,7 +126,7 @@ def started(command):
 HANGS = 900  # seconds; longer than any busy machine needs
 
 
-def ended(process, seconds=HANGS):
+def exit_of(process, seconds=HANGS):
     """Exit code, standard output, standard error."""
     try:
         stdout, stderr = process.communicate(timeout=seconds)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import tomli_w
-from bench_suites import SUITE, changed, here
+from bench_suites import SUITE, changed, in_process
 from rich.console import Console
 
 import command_line
@@ -24,7 +24,7 @@ from pomona.results.web.comparison_page import write as write_page
 
 
 @pytest.fixture
-def call(capsys):
+def invoke(capsys):
     """Run a command in this process: exit code, standard output, standard error."""
 
     return partial(command_line.call, capsys, "bench")
@@ -36,48 +36,48 @@ def suite_file(tmp_path, suite):
     return path
 
 
-def test_the_closing_summary_names_results_and_paths(call, whole, tmp_path):
-    code, out, err = call(suite_file(tmp_path, SUITE), "--out", whole.folder)
+def test_the_closing_summary_names_results_and_paths(invoke, full_bench, tmp_path):
+    code, stdout, err = invoke(suite_file(tmp_path, SUITE), "--out", full_bench.folder)
     assert (code, err) == (0, "")
-    assert "6 finished" in out
-    assert "Not compared: APPLE in dirichlet: each seed has other test samples" in out
-    assert f"{100 * whole.rows[0]['test_accuracy_at_best_validation_mean']:.2f} ± " in out
+    assert "6 finished" in stdout
+    assert "Not compared: APPLE in dirichlet: each seed has other test samples" in stdout
+    assert f"{100 * full_bench.rows[0]['test_accuracy_at_best_validation_mean']:.2f} ± " in stdout
     for name in ("table.md", "table.csv", "results.json"):
-        assert str(whole.folder / name) in out
-    assert out.endswith(f"next     pomona report {whole.folder}\n")
-    code, out, _ = call(suite_file(tmp_path, SUITE), "--out", whole.folder, "--json")
-    assert json.loads(out)["rows"] == whole.rows
+        assert str(full_bench.folder / name) in stdout
+    assert stdout.endswith(f"next     pomona report {full_bench.folder}\n")
+    code, stdout, _ = invoke(suite_file(tmp_path, SUITE), "--out", full_bench.folder, "--json")
+    assert json.loads(stdout)["rows"] == full_bench.rows
 
 
-def test_a_failed_cell_shows_in_the_exit_code(call, tmp_path):
+def test_a_failed_cell_shows_in_the_exit_code(invoke, tmp_path):
     methods = {"separate": {"lr": 1e30}, "fedavg": {"lr": 0.1}}
     suite = changed(points=1, seeds=[0], method=methods, search={}, base={"rounds": 1})
-    run(suite, tmp_path / "bench", here())
-    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    run(suite, tmp_path / "bench", in_process())
+    code, stdout, _ = invoke(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
     assert code == 1
-    assert "1 failed" in out
-    assert "cells/dirichlet/separate/seed-0-" in out
-    code, out, _ = call(
+    assert "1 failed" in stdout
+    assert "cells/dirichlet/separate/seed-0-" in stdout
+    code, stdout, _ = invoke(
         suite_file(tmp_path, suite), "--out", tmp_path / "bench", "--methods", "fedavg"
     )
     assert code == 0
-    assert "1 finished\n" in out
+    assert "1 finished\n" in stdout
 
 
-def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
-    gone = {"data": {"name": "mnist", "dir": str(tmp_path)}}
+def test_a_part_is_tabulated_and_what_is_left_is_named(invoke, tmp_path):
+    absent_data = {"data": {"name": "mnist", "dir": str(tmp_path)}}
     suite = changed(
         points=1,
         seeds=[0],
         search={},
         base={"rounds": 1, "lr": 0.1},
-        scenario={"a": {}, "b": {}, "c": {}, "gone": gone},
+        scenario={"a": {}, "b": {}, "c": {}, "gone": absent_data},
         method={"separate": {}, "fedavg": {}, "apple": {}},
     )
-    out, part = tmp_path / "bench", {"scenarios": ["a"], "methods": ["separate", "apple"]}
-    made = run(suite, out, here(), **part)
+    folder, names = tmp_path / "bench", {"scenarios": ["a"], "methods": ["separate", "apple"]}
+    bench = run(suite, folder, in_process(), **names)
     left = "Still to run: fedavg in a; all methods in b, c."
-    words = (
+    argv = (
         suite_file(tmp_path, suite),
         "--scenarios",
         "a",
@@ -85,37 +85,37 @@ def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
         "separate",
         "apple",
         "--out",
-        out,
+        folder,
     )
-    code, said, err = call(*words)
+    code, stdout, err = invoke(*argv)
     assert (code, err) == (0, "")
-    assert "2 finished" in said
-    assert (said.count(left), said.count("written  ")) == (1, 1)
-    assert not any(other in said for other in ("waiting", "data missing", "gone"))
-    code, said, _ = call(*words, "--json")
-    assert json.loads(said)["rows"] == made.select(**part).rows == [made.rows[0], made.rows[2]]
+    assert "2 finished" in stdout
+    assert (stdout.count(left), stdout.count("written  ")) == (1, 1)
+    assert not any(state in stdout for state in ("waiting", "data missing", "gone"))
+    code, stdout, _ = invoke(*argv, "--json")
+    assert json.loads(stdout)["rows"] == bench.select(**names).rows == bench.rows[:3:2]
     # The folder is the whole suite's, and its tables and its page are.
-    assert load(out).rows == made.rows
-    assert made.counts == {"data missing": 3, "finished": 2, "waiting": 7}
-    assert left in (out / "table.md").read_text()
-    page = write_page(made, tmp_path / "page")
+    assert load(folder).rows == bench.rows
+    assert bench.counts == {"data missing": 3, "finished": 2, "waiting": 7}
+    assert left in (folder / "table.md").read_text()
+    page = write_page(bench, tmp_path / "page")
     assert left in page.read_text()
     assert left in (page.parent / TEXT).read_text()
 
 
-def test_of_a_whole_bench_nothing_is_left(call, whole, tmp_path):
-    _, said, _ = call(suite_file(tmp_path, SUITE), "--out", whole.folder)
-    write_page(whole, tmp_path / "page")
+def test_of_a_whole_bench_nothing_is_left(invoke, full_bench, tmp_path):
+    _, stdout, _ = invoke(suite_file(tmp_path, SUITE), "--out", full_bench.folder)
+    write_page(full_bench, tmp_path / "page")
     for text in (
-        said,
-        (whole.folder / "table.md").read_text(),
+        stdout,
+        (full_bench.folder / "table.md").read_text(),
         (tmp_path / "page" / TEXT).read_text(),
     ):
         assert "Still to run" not in text
 
 
 @pytest.mark.long
-def test_one_seed_first_and_the_others_later_in_the_same_folder(call, tmp_path):
+def test_one_seed_first_and_the_others_later_in_the_same_folder(invoke, tmp_path):
     suite = changed(
         points=1,
         seeds=[0, 1],
@@ -124,42 +124,43 @@ def test_one_seed_first_and_the_others_later_in_the_same_folder(call, tmp_path):
         size={"cpu": {"seeds": [1, 2]}},
         method={"separate": {}},
     )
-    words = (suite_file(tmp_path, suite), "--out", tmp_path / "bench")
-    assert call(*words, "--seeds", "2", "rounds=2")[0] == 0
+    argv = (suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    assert invoke(*argv, "--seeds", "2", "rounds=2")[0] == 0
     first = load(tmp_path / "bench")
     (folder,) = {cell["folder"] for row in first.results["results"] for cell in row["cells"]}
     assert folder.startswith("cells/dirichlet/separate/seed-2-")
-    assert call(*words, "rounds=2")[0] == 0
+    assert invoke(*argv, "rounds=2")[0] == 0
     cells = load(tmp_path / "bench").results["results"][0]["cells"]
     assert [(cell["seed"], cell["folder"] == folder) for cell in cells] == [(1, False), (2, True)]
 
 
-def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
+def test_a_reason_is_told_once_for_all_its_cells(invoke, tmp_path):
     # That the digits belong to nobody, only the data show.
     suite = changed(
         points=1, seeds=[0, 1], method={"separate": {}}, search={}, base={"partition": "natural"}
     )
-    made = run(suite, tmp_path / "bench", here())
-    assert len(made.failures) == 2
-    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    bench = run(suite, tmp_path / "bench", in_process())
+    assert len(bench.failures) == 2
+    code, stdout, _ = invoke(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
     assert code == 1
-    (line,) = [line for line in out.splitlines() if "cells/" in line]
+    (line,) = [line for line in stdout.splitlines() if "cells/" in line]
     assert (
         line
-        == f"{next(iter(made.failures))} and 1 more: failed: {next(iter(made.failures.values()))}"
+        == f"{next(iter(bench.failures))} and 1 more: failed: {next(iter(bench.failures.values()))}"
     )
 
 
-def test_a_mistake_is_one_line(call, tmp_path):
-    code, out, err = call(suite_file(tmp_path, changed(sedes=[1])), "--out", tmp_path / "bench")
-    assert (code, out) == (2, "")
+def test_a_mistake_is_one_line(invoke, tmp_path):
+    file = suite_file(tmp_path, changed(sedes=[1]))
+    code, stdout, err = invoke(file, "--out", tmp_path / "bench")
+    assert (code, stdout) == (2, "")
     assert err.startswith("error[CONFIG]: ")
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "bench").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("argv", "message"),
     [
         (("--scenarios", "x"), "no scenario 'x' in this suite at size cpu; known: dirichlet"),
         (
@@ -179,10 +180,10 @@ def test_a_mistake_is_one_line(call, tmp_path):
         (("--methods", "rounds=1"), "--methods rounds=1: no name; put one after --methods"),
     ],
 )
-def test_a_part_that_the_suite_does_not_have_is_one_line(call, tmp_path, words, told):
-    code, out, err = call(suite_file(tmp_path, SUITE), "--out", tmp_path / "bench", *words)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert told in err
+def test_a_part_that_the_suite_does_not_have_is_one_line(invoke, tmp_path, argv, message):
+    code, stdout, err = invoke(suite_file(tmp_path, SUITE), "--out", tmp_path / "bench", *argv)
+    assert (code, stdout, len(err.splitlines())) == (2, "", 1)
+    assert message in err
     assert not (tmp_path / "bench").exists()
 
 
@@ -203,18 +204,18 @@ def test_the_line_counts_what_is_done_and_failed(monkeypatch):
     assert "3 of 6 runs done, 1 failed, about" in screen.getvalue()
 
 
-def test_without_a_suite_those_of_the_package_are_listed(call):
-    code, out, _ = call()
+def test_without_a_suite_those_of_the_package_are_listed(invoke):
+    code, stdout, _ = invoke()
     assert code == 0
-    assert all(name in out for name in ("digits", "choose-a-method"))
-    code, out, _ = call("--json")
-    listed = json.loads(out)
+    assert all(name in stdout for name in ("digits", "choose-a-method"))
+    code, stdout, _ = invoke("--json")
+    listed = json.loads(stdout)
     assert [s["suite"] for s in listed] == list(suites())
     assert all(read_suite(suites()[s["suite"]]).title == s["title"] for s in listed)
 
 
-def test_an_unknown_suite_is_named_with_those_like_it(call):
-    code, _, err = call("digit")
+def test_an_unknown_suite_is_named_with_those_like_it(invoke):
+    code, _, err = invoke("digit")
     assert code == 2
     assert "no file and no suite 'digit'; did you mean digits" in err
 
@@ -229,45 +230,45 @@ def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
+def test_settings_on_the_command_line_hold_for_every_run(invoke, tmp_path):
     """They win over scenario, method, size and search; what they set is not searched."""
     path = suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}}))
-    out = tmp_path / "out"
-    words = ("rounds=1", "batch_size=32", "lr=0.1")
-    code, _, err = call(path, *words, "--out", out, "--jobs", "1")
+    folder = tmp_path / "out"
+    settings = ("rounds=1", "batch_size=32", "lr=0.1")
+    code, _, err = invoke(path, *settings, "--out", folder, "--jobs", "1")
     assert code == 0, err
-    (made,) = json.loads((out / "results.json").read_text())["results"]
-    assert (made["settings"]["rounds"], made["settings"]["batch_size"], made["settings"]["lr"]) == (
-        1,
-        32,
-        0.1,
-    )
-    assert made["search"] == []
+    (result,) = json.loads((folder / "results.json").read_text())["results"]
+    assert (
+        result["settings"]["rounds"],
+        result["settings"]["batch_size"],
+        result["settings"]["lr"],
+    ) == (1, 32, 0.1)
+    assert result["search"] == []
     # Behind names they are settings, too.
-    _, plain, _ = call(path, *words, "--explain", "--json")
-    _, behind, _ = call(path, "--methods", "separate", *words, "--explain", "--json")
+    _, plain, _ = invoke(path, *settings, "--explain", "--json")
+    _, behind, _ = invoke(path, "--methods", "separate", *settings, "--explain", "--json")
     assert json.loads(behind) == json.loads(plain)
-    code, _, err = call(path, "rouns=1", "--out", tmp_path / "other")
+    code, _, err = invoke(path, "rouns=1", "--out", tmp_path / "other")
     assert code == 2
     assert "did you mean rounds" in err
-    code, _, err = call(path, *words, "--out", tmp_path / "other", "--jobs", "0")
+    code, _, err = invoke(path, *settings, "--out", tmp_path / "other", "--jobs", "0")
     assert code == 2
     assert "jobs = 0: give 1 or more" in err
 
 
-def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):
+def test_a_name_with_an_equals_sign_is_a_name(invoke, tmp_path):
     suite = changed(
         points=1, seeds=[0], search={}, base={"lr": 0.1}, method={"mu=0": {"method": "separate"}}
     )
-    code, said, err = call(
+    code, stdout, err = invoke(
         suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--explain", "--json"
     )
     assert code == 0, err
-    (cell,) = json.loads(said)
+    (cell,) = json.loads(stdout)
     assert (cell["method"], cell["settings"]["rounds"]) == ("mu=0", 1)
 
 
-def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeypatch):
+def test_explain_says_what_would_be_run_and_runs_nothing(invoke, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     suite = changed(
         points=3,
@@ -275,12 +276,13 @@ def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeyp
         search={"lr": [0.1, 0.2]},
         method={"apple": {"search": {"method.mu": [1, 2]}}},
     )
-    code, out, _ = call(suite_file(tmp_path, suite), "momentum=0.9", "--explain", "--json")
-    told = json.loads(out)
+    code, stdout, _ = invoke(suite_file(tmp_path, suite), "momentum=0.9", "--explain", "--json")
+    entries = json.loads(stdout)
     assert code == 0
     groups = plan(read_suite(changed(**suite, settings={"momentum": 0.9})), "cpu")
-    assert [(t["scenario"], t["method"]) for t in told] == [(g.scenario, g.method) for g in groups]
-    for t in told:
+    pairs = [(g.scenario, g.method) for g in groups]
+    assert [(t["scenario"], t["method"]) for t in entries] == pairs
+    for t in entries:
         # a trial is the final run of its point and seed
         assert (t["points"], t["seeds"], t["runs"]) == (3, 2, 3 + 1)
         assert t["searched"] == {"lr": [0.1, 0.2], "method.mu": [1, 2]}
@@ -304,16 +306,16 @@ def test_a_choice_at_the_edge_of_its_grid_is_named(values, chosen, edge):
         "methods": {"apple": {"space": {"lr": list(values)}}},
         "results": [{"method": "apple", "scenario": "a", "chosen": {"lr": chosen}}],
     }
-    told = at_the_edge(results)
-    assert (f"lr={chosen} of apple in a" in told) == edge
-    assert bool(told) == edge
+    warning = at_the_edge(results)
+    assert (f"lr={chosen} of apple in a" in warning) == edge
+    assert bool(warning) == edge
 
 
 def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write(
-    call, capsys, tmp_path
+    invoke, capsys, tmp_path
 ):
     file = suite_file(tmp_path, SUITE)
-    for words, said in (
+    for argv, message in (
         (
             ["run", "apple", file],
             f"{file} is a suite, a table of runs; run it with: pomona bench {file}",
@@ -327,8 +329,8 @@ def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write
         (["methods", "--rounds", "5"], "Unknown option: --rounds."),
     ):
         with pytest.raises(SystemExit) as stop:
-            main([*map(str, words)])
+            main([*map(str, argv)])
         err = capsys.readouterr().err
         assert stop.value.code == 2
-        assert said in err
+        assert message in err
         assert err.count("\n") == 1

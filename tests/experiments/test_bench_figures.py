@@ -17,7 +17,7 @@ def evaluation(round_, split, accuracy, loss=(1.0, 1.0)):
 
 
 def result(evaluations):
-    about = {
+    record = {
         "headline": ["personal", "trained"],
         "clients": ["a", "b"],
         "parameters": 5,
@@ -27,13 +27,13 @@ def result(evaluations):
         "engine": "torch",
     }
     rounds = [RoundRow(r, 0.5 * r, (0, 1), (1.0, 1.0), (8, 8), (4, 2)) for r in (1, 2, 3)]
-    return Result({}, about, rounds, evaluations, [], {"unseen": {}})
+    return Result({}, record, rounds, evaluations, [], {"unseen": {}})
 
 
 def test_the_round_is_chosen_on_validation_and_judged_on_test():
     # Validation means 0.4, 0.7, 0.7: the first best is round 2, whose test mean (0.2 + 0.6) / 2 is
     # not the best.
-    made = figures(
+    numbers = figures(
         result(
             [
                 *(
@@ -47,36 +47,36 @@ def test_the_round_is_chosen_on_validation_and_judged_on_test():
             ]
         )
     )
-    moments = made["models"]["personal, trained"]
-    assert made["validation"] == {"value": pytest.approx(0.7), "round": 2}
+    moments = numbers["models"]["personal, trained"]
+    assert numbers["validation"] == {"value": pytest.approx(0.7), "round": 2}
     assert moments["best_validation"]["round"] == 2
     assert moments["best_validation"]["accuracy"] == [0.2, 0.6]
     assert moments["best_validation"]["summary"]["mean"] == pytest.approx(0.4)
     assert moments["last"]["summary"]["pooled"] == pytest.approx((10 * 0.5 + 30 * 1.0) / 40)
     assert moments["last"]["summary"]["worst"] == 0.5
-    assert made["curve"]["round"] == [1, 2, 3]
-    assert made["curve"]["test_accuracy"] == pytest.approx([0.9, 0.4, 0.75])
-    assert (made["bytes_down"], made["bytes_up"], made["rounds"]) == (48, 18, 3)
+    assert numbers["curve"]["round"] == [1, 2, 3]
+    assert numbers["curve"]["test_accuracy"] == pytest.approx([0.9, 0.4, 0.75])
+    assert (numbers["bytes_down"], numbers["bytes_up"], numbers["rounds"]) == (48, 18, 3)
 
 
 def test_where_there_are_no_accuracies_the_loss_chooses():
     # Validation losses 3, 1, 2 in the mean: round 2.
     losses = {1: (3.0, 3.0), 2: (0.5, 1.5), 3: (2.0, 2.0)}
-    none = (None, None)
-    made = figures(
+    no_accuracies = (None, None)
+    numbers = figures(
         result(
             [
-                evaluation(r, split, none, loss)
+                evaluation(r, split, no_accuracies, loss)
                 for r, loss in losses.items()
                 for split in ("validation", "test")
             ]
         )
     )
-    assert made["validation"] == {"value": -1.0, "round": 2}
-    assert made["models"]["personal, trained"]["best_validation"]["summary"]["loss"] == 1.0
-    assert made["metric"] == "loss"
-    assert made["models"]["personal, trained"]["last"]["summary"]["mean"] == 2.0
-    assert made["models"]["personal, trained"]["last"]["summary"]["accuracy"] is None
+    assert numbers["validation"] == {"value": -1.0, "round": 2}
+    assert numbers["models"]["personal, trained"]["best_validation"]["summary"]["loss"] == 1.0
+    assert numbers["metric"] == "loss"
+    assert numbers["models"]["personal, trained"]["last"]["summary"]["mean"] == 2.0
+    assert numbers["models"]["personal, trained"]["last"]["summary"]["accuracy"] is None
 
 
 def ranked(round_, split, value, loss):
@@ -95,15 +95,15 @@ def test_a_bench_chooses_by_the_metric_of_its_runs():
         for r, v in areas.items()
         for split in ("validation", "test")
     ]
-    made = figures(result(runs))
-    assert made["metric"] == "accuracy"  # as nothing on record says otherwise
-    about = {**result([]).about, "metric": "auroc"}
-    made = figures(replace(result(runs), about=about))
-    assert (made["metric"], made["validation"]) == (
+    numbers = figures(result(runs))
+    assert numbers["metric"] == "accuracy"  # as nothing on record says otherwise
+    record = {**result([]).about, "metric": "auroc"}
+    numbers = figures(replace(result(runs), about=record))
+    assert (numbers["metric"], numbers["validation"]) == (
         "auroc",
         {"value": pytest.approx(0.75), "round": 2},
     )
-    moment = made["models"]["personal, trained"]["best_validation"]
+    moment = numbers["models"]["personal, trained"]["best_validation"]
     assert (moment["value"], moment["accuracy"], moment["summary"]["pooled"]) == (
         [0.7, 0.8],
         [0.9, 0.9],
@@ -116,15 +116,15 @@ def test_a_bench_chooses_by_the_metric_of_its_runs():
         for r, loss in {1: (0.3, 0.3), 2: (0.2, 0.6)}.items()
     ]
     tests = [ranked(r, "test", (0.5, 0.5), (1.0, 1.0)) for r in (1, 2)]
-    made = figures(replace(result([*blind, *tests]), about=about))
-    assert made["validation"] == {"value": pytest.approx(-0.3), "round": 1}
+    numbers = figures(replace(result([*blind, *tests]), about=record))
+    assert numbers["validation"] == {"value": pytest.approx(-0.3), "round": 1}
 
 
 def test_without_validation_samples_there_is_a_last_round_only():
-    made = figures(result([evaluation(1, "test", (0.5, None))]))
-    assert made["validation"] is None
-    assert made["models"]["personal, trained"]["best_validation"] is None
-    assert made["models"]["personal, trained"]["last"]["accuracy"] == [0.5, None]
+    numbers = figures(result([evaluation(1, "test", (0.5, None))]))
+    assert numbers["validation"] is None
+    assert numbers["models"]["personal, trained"]["best_validation"] is None
+    assert numbers["models"]["personal, trained"]["last"]["accuracy"] == [0.5, None]
     assert figures(result([]))["models"] == {}
 
 
@@ -132,18 +132,19 @@ def test_seconds_add_up():
     assert seconds(result([])) == [0.5, 1.5, 3.0]
 
 
-def test_the_figures_of_a_run_are_those_of_its_own_summary(whole):
-    cells = [cell for r in whole.results["results"] for cell in r["cells"]]
+def test_the_figures_of_a_run_are_those_of_its_own_summary(full_bench):
+    cells = [cell for r in full_bench.results["results"] for cell in r["cells"]]
     assert len(cells) == 4
     for cell in cells:
-        run, own = load(whole.folder / cell["folder"]), cell["figures"]
-        assert own["headline"] == run.summary["headline"]
-        assert set(own["models"]) == set(run.summary["models"])
+        run, figures = load(full_bench.folder / cell["folder"]), cell["figures"]
+        assert figures["headline"] == run.summary["headline"]
+        assert set(figures["models"]) == set(run.summary["models"])
         for name, outcome in run.summary["models"].items():
             for moment in ("last", "best_validation"):
-                mine = own["models"][name][moment]
+                mine = figures["models"][name][moment]
                 assert (mine["summary"]["mean"], mine["round"]) == (
                     outcome[moment]["test"],
                     outcome[moment]["round"],
                 )
-            assert own["models"][name]["last"]["summary"]["loss"] == pytest.approx(outcome["loss"])
+            loss = figures["models"][name]["last"]["summary"]["loss"]
+            assert loss == pytest.approx(outcome["loss"])

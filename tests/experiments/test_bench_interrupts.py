@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from bench_suites import command, ended, started, wait_for
+from bench_suites import command, exit_of, start_process, wait_for
 
 from pomona.core.errors import WorkerError
 from pomona.core.rng import stream
@@ -59,58 +59,58 @@ def test_a_fault_of_the_block_is_raised_though_a_signal_came():
 
 
 def test_in_another_thread_nothing_is_postponed_and_nothing_fails():
-    seen = []
+    handlers = []
 
     def work():
         with postponed() as heed:
-            seen.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
             heed()
 
     thread = Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [signal.getsignal(signal.SIGINT)]
+    assert handlers == [signal.getsignal(signal.SIGINT)]
 
 
 def test_a_worker_that_is_just_being_started_is_ended_too(monkeypatch):
     """The first start takes as long as PyTorch's import; a bench that ends meanwhile must neither
     fail nor wait for a job.
     """
-    begun, go, told = Event(), Event(), []
-    start = executors.CONTEXT.Process.start
+    started_event, go_event, messages = Event(), Event(), []
+    real_start = executors.CONTEXT.Process.start
 
     def slow(process):
-        begun.set()
-        go.wait()
-        start(process)
+        started_event.set()
+        go_event.wait()
+        real_start(process)
 
     def job():
         try:
             lane.run(signal.pause, (), {})  # without an end of its own
         except WorkerError as fault:
-            told.append(str(fault))
+            messages.append(str(fault))
 
     monkeypatch.setattr(executors.CONTEXT.Process, "start", slow)
     lane = WorkerProcess()
     thread = Thread(target=job)
     thread.start()
-    begun.wait()
+    started_event.wait()
     lane.kill()
-    go.set()
+    go_event.set()
     thread.join()
-    assert told
-    assert "its process died (signal 9)" in told[0]
+    assert messages
+    assert "its process died (signal 9)" in messages[0]
 
 
 def test_a_worker_that_cannot_be_started_costs_its_own_job_only(monkeypatch):
-    start, faults = executors.CONTEXT.Process.start, [EOFError("unexpected EOF")]
+    real_start, faults = executors.CONTEXT.Process.start, [EOFError("unexpected EOF")]
 
-    def once(process):
+    def fail_first_start(process):
         if faults:
             raise faults.pop()
-        start(process)
+        real_start(process)
 
-    monkeypatch.setattr(executors.CONTEXT.Process, "start", once)
+    monkeypatch.setattr(executors.CONTEXT.Process, "start", fail_first_start)
     with ProcessPool(1) as workers:
         first, second = workers.submit(pow, 2, 5), workers.submit(pow, 2, 6)
         with pytest.raises(WorkerError, match="cannot be started"):
@@ -131,13 +131,13 @@ def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
         "from pomona.experiments.executors import ProcessPool\nif __name__ == '__main__':\n    "
         "with ProcessPool(1) as lanes:\n        print(lanes.submit(blocked).result(), blocked())\n"
     )
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, *map(str, Path(__file__).parents[:2])],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert made.stdout.split() == ["True", "False"]
+    assert process.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.slow
@@ -145,15 +145,15 @@ def test_ctrl_c_in_the_first_moment_of_the_workers_is_130(tmp_path):
     """The whole group gets the signal while the process that workers are forked from still imports
     PyTorch.
     """
-    process = started(command(tmp_path / "bench", "--jobs", "2"))
+    process = start_process(command(tmp_path / "bench", "--jobs", "2"))
     assert process.stderr.readline() == "0 of 6 runs done\n"
     os.killpg(process.pid, signal.SIGINT)
-    code, _, err = ended(process)
+    code, _, err = exit_of(process)
     assert (code, err.splitlines()[-1][:19]) == (130, "error[INTERRUPTED]:"), err
     assert "Traceback" not in err
 
 
-def gone(group):
+def is_empty_group(group):
     """Whether a process group is empty."""
     try:
         os.killpg(group, 0)
@@ -178,17 +178,17 @@ def test_at_random_moments_under_load_every_signal_ends_it(tmp_path):
     draws = stream(number("signals"), "moments of signals")
     try:
         for k in range(30):
-            process = started(command(tmp_path / str(k), "--jobs", "2"))
+            process = start_process(command(tmp_path / str(k), "--jobs", "2"))
             process.stderr.readline()  # it runs
-            cells, wanted = tmp_path / str(k) / "cells", int(draws.integers(0, 40))
-            while process.poll() is None and files(cells) < wanted:
+            cells, files_wanted = tmp_path / str(k) / "cells", int(draws.integers(0, 40))
+            while process.poll() is None and files(cells) < files_wanted:
                 pass
-            asked = (signal.SIGINT, signal.SIGTERM)[k % 2]
-            (os.killpg if draws.integers(2) else os.kill)(process.pid, asked)
-            code, _, err = ended(process)
+            signal_number = (signal.SIGINT, signal.SIGTERM)[k % 2]
+            (os.killpg if draws.integers(2) else os.kill)(process.pid, signal_number)
+            code, _, err = exit_of(process)
             assert code in (0, 130, 143), (k, code, err)
             assert "Traceback" not in err, (k, err)
-            wait_for(lambda group=process.pid: gone(group))
+            wait_for(lambda group=process.pid: is_empty_group(group))
     finally:
         for process in busy:
             process.kill()

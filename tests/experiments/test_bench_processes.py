@@ -12,11 +12,11 @@ import pytest
 from bench_suites import (
     HANGS,
     command,
-    ended,
+    exit_of,
     outcome,
     run_here,
     run_until_killed,
-    started,
+    start_process,
     wait_for,
 )
 
@@ -28,15 +28,15 @@ from pomona.federation.ray_cluster import on_each_node
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
+def test_killed_at_random_moments_it_comes_to_the_same(full_bench, tmp_path):
     context = get_context("forkserver")
     context.set_forkserver_preload(
         ["pomona.experiments.runner", "pomona.scenario", "sklearn.datasets"]
     )
-    out, deaths, draws = tmp_path / "bench", 0, stream(7, "moments of death")
+    folder, deaths, draws = tmp_path / "bench", 0, stream(7, "moments of death")
     for write, delay in zip(draws.integers(1, 16, 40), draws.uniform(0, 0.02, 40), strict=True):
         process = context.Process(
-            target=run_until_killed, args=(str(out), int(write), float(delay))
+            target=run_until_killed, args=(str(folder), int(write), float(delay))
         )
         process.start()
         process.join(HANGS)
@@ -44,12 +44,12 @@ def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
             break
         assert process.exitcode == -signal.SIGKILL
         deaths += 1
-    process = context.Process(target=run_here, args=(str(out),))
+    process = context.Process(target=run_here, args=(str(folder),))
     process.start()
     process.join(HANGS)
     assert process.exitcode == 0
     assert deaths >= 3, "a bench that ends within a few writes was not killed often enough"
-    assert outcome(out) == outcome(whole.folder)
+    assert outcome(folder) == outcome(full_bench.folder)
 
 
 def test_a_death_costs_its_own_job_only():
@@ -69,39 +69,39 @@ def test_a_death_costs_its_own_job_only():
 
 
 @pytest.mark.long
-def test_ctrl_c_is_130_and_a_killed_bench_takes_its_workers_along(whole, tmp_path):
-    out = tmp_path / "bench"
+def test_ctrl_c_is_130_and_a_killed_bench_takes_its_workers_along(full_bench, tmp_path):
+    folder = tmp_path / "bench"
 
     def finished(n):
         return lambda: (
-            sum('"finished"' in p.read_text() for p in out.glob("cells/*/*/*/status.json")) >= n
+            sum('"finished"' in p.read_text() for p in folder.glob("cells/*/*/*/status.json")) >= n
         )
 
-    first = started(command(out, "--jobs", "2"))
+    first = start_process(command(folder, "--jobs", "2"))
     wait_for(finished(1))
     os.killpg(first.pid, signal.SIGINT)
-    code, _, err = ended(first)
+    code, _, err = exit_of(first)
     assert (code, err.splitlines()[-1][:19]) == (130, "error[INTERRUPTED]:"), err
-    second = started(command(out, "--jobs", "1"))
+    second = start_process(command(folder, "--jobs", "1"))
     wait_for(finished(2))
     second.kill()
-    ended(second)  # its pipes close when its worker, which has them too, is gone
-    third = started(command(out, "--jobs", "2", "--json"))
-    code, text, err = ended(third)
+    exit_of(second)  # its pipes close when its worker, which has them too, is gone
+    third = start_process(command(folder, "--jobs", "2", "--json"))
+    code, text, err = exit_of(third)
     assert code == 0, err
     assert '"finished": 6' in text
     assert err.splitlines()[-1] == "6 of 6 runs done"
-    assert outcome(out) == outcome(whole.folder)
+    assert outcome(folder) == outcome(full_bench.folder)
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_comes_to_the_same(whole, tmp_path):
+def test_a_ray_cluster_comes_to_the_same(full_bench, tmp_path):
     if not find_spec("ray"):
         pytest.skip("needs the ray extra")
-    out = tmp_path / "bench"
-    code, _, err = ended(started(command(out, "--cluster", "ray")))
+    folder = tmp_path / "bench"
+    code, _, err = exit_of(start_process(command(folder, "--cluster", "ray")))
     assert code == 0, err
-    assert outcome(out) == outcome(whole.folder)
+    assert outcome(folder) == outcome(full_bench.folder)
 
 
 @pytest.mark.slow
@@ -117,17 +117,17 @@ def test_jobs_of_a_ray_cluster(tmp_path):
             jobs[1].result()
         with pytest.raises(ValueError, match="'x'"):
             jobs[2].result()
-        assert [where for _, where in on_each_node(lambda: "here")]
+        assert [answer for _, answer in on_each_node(lambda: "here")]
 
 
 def test_a_shared_bench_on_a_cluster_has_as_many_jobs_as_that_has_cores(monkeypatch, tmp_path):
-    asked = []
+    job_counts = []
     monkeypatch.setattr(cli, "on_cluster", lambda *_: nullcontext(SimpleNamespace(cores=70)))
-    monkeypatch.setattr(cli, "run", lambda *_, jobs, **__: asked.append(jobs) or 1 / 0)
+    monkeypatch.setattr(cli, "run", lambda *_, jobs, **__: job_counts.append(jobs) or 1 / 0)
     for jobs in (None, 3):
         with pytest.raises(ZeroDivisionError):
             cli.bench("digits", out=tmp_path, cluster="ray", jobs=jobs, share=True)
-    assert asked == [70, 3]
+    assert job_counts == [70, 3]
 
 
 def test_without_the_extra(monkeypatch, tmp_path):

@@ -81,19 +81,19 @@ def test_a_part_has_the_pairs_of_its_names_that_the_size_has():
     scenarios = {"a": {}, "b": {"methods": ["apple"]}, "c": {}}
     suite = read_suite(changed(scenario=scenarios, size={"smoke": {"scenarios": ["a", "b"]}}))
     for size, columns in (("cpu", "abc"), ("smoke", "ab")):
-        whole = [(s, m) for s in columns for m in suite.method if (s, m) != ("b", "separate")]
-        assert suite.pairs(size) == whole
-        assert suite.pairs(size, ["b", "a"]) == [pair for pair in whole if pair[0] != "c"]
+        all_pairs = [(s, m) for s in columns for m in suite.method if (s, m) != ("b", "separate")]
+        assert suite.pairs(size) == all_pairs
+        assert suite.pairs(size, ["b", "a"]) == [pair for pair in all_pairs if pair[0] != "c"]
         assert suite.pairs(size, methods=["separate"]) == [
-            pair for pair in whole if pair[1] == "separate"
+            pair for pair in all_pairs if pair[1] == "separate"
         ]
         assert suite.pairs(size, ["a"], ["apple"]) == [("a", "apple")]
-    for size, names, said in (
+    for size, names, message in (
         ("smoke", (["c"],), "no scenario 'c' in this suite at size smoke; known: a, b"),
         ("cpu", (["a", "d"],), "no scenario 'd' in this suite at size cpu; known: a, b, c"),
         ("cpu", (["b"], ["separate"]), "no method is left in any scenario at size cpu"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             suite.pairs(size, *names)
 
 
@@ -101,9 +101,9 @@ def test_columns_and_sizes_name_rows_by_patterns():
     scenarios = {"a-1": {"methods": ["app*"]}, "a-2": {"methods": ["apple", "*ate"]}, "b": {}}
     size = {"smoke": {"scenarios": ["a-*"], "methods": ["*p*e"]}}
     suite = read_suite(changed(scenario=scenarios, size=size))
-    both = [("a-1", "apple"), ("a-2", "separate"), ("a-2", "apple")]
-    assert suite.pairs("smoke") == both
-    assert suite.pairs("cpu") == [*both, ("b", "separate"), ("b", "apple")]
+    smoke_pairs = [("a-1", "apple"), ("a-2", "separate"), ("a-2", "apple")]
+    assert suite.pairs("smoke") == smoke_pairs
+    assert suite.pairs("cpu") == [*smoke_pairs, ("b", "separate"), ("b", "apple")]
 
 
 def tried(suite, size):
@@ -112,14 +112,14 @@ def tried(suite, size):
 
 
 def test_a_size_has_its_own_grid_in_place_of_the_suites_and_of_a_methods():
-    own = {
+    sizes = {
         "smoke": {
             "search": {"lr": [0.1, 0.2]},
             "search_of": {"apple": {"method": {"mu": [1, 2]}}},
             "points": 4,
         }
     }
-    suite = changed(points=4, size=own)
+    suite = changed(points=4, size=sizes)
     assert tried(suite, "cpu") == {
         "separate": [{"lr": 0.001}, {"lr": 0.3}],
         "apple": [{"lr": 0.001, "method.dr_lr": 0.01}, {"lr": 0.3, "method.dr_lr": 0.01}],
@@ -147,14 +147,14 @@ def test_a_size_without_a_grid_tries_what_the_suite_and_its_rows_say(file, size)
     what was not said.
     """
     suite = read_suite(file)
-    part = suite.size.get(size, SizePart())
-    if part.search is None and not part.search_of:
-        said = {
+    size_part = suite.size.get(size, SizePart())
+    if size_part.search is None and not size_part.search_of:
+        grids = {
             "search": suite.search,
             "search_of": {name: row.search for name, row in suite.method.items()},
         }
         spelled = suite.model_copy(
-            update={"size": {**suite.size, size: part.model_copy(update=said)}}
+            update={"size": {**suite.size, size: size_part.model_copy(update=grids)}}
         )
         assert plan(spelled, size) == plan(suite, size)
         searched = suite.sized(size).points > 1
@@ -175,7 +175,7 @@ def test_a_row_may_have_a_name_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("over", "said"),
+    ("changes", "message"),
     [
         ({"sedes": [1]}, "unknown key 'sedes'; did you mean seeds?"),
         ({"seeds": []}, "seeds"),
@@ -231,10 +231,10 @@ def test_a_row_may_have_a_name_of_its_own():
         ),
     ],
 )
-def test_a_mistake_is_named_before_anything_runs(over, said):
+def test_a_mistake_is_named_before_anything_runs(changes, message):
     with pytest.raises(ConfigError) as fault:
-        plan(read_suite(changed(**over)), "cpu")
-    assert said in str(fault.value)
+        plan(read_suite(changed(**changes)), "cpu")
+    assert message in str(fault.value)
 
 
 def test_a_file_is_named_in_its_mistakes(tmp_path):
@@ -254,14 +254,14 @@ SPACES = st.dictionaries(
 
 
 @given(SPACES, st.integers(1, 8), st.integers(0, 9))
-def test_the_budget_is_the_same_for_all(space, most, seed):
-    drawn = points(space, most, seed, "apple")
+def test_the_budget_is_the_same_for_all(space, budget, seed):
+    chosen = points(space, budget, seed, "apple")
     grid = points(space, 10**6, seed, "apple")
     assert len(grid) == math.prod(len(values) for values in space.values())
-    assert len(drawn) == min(most, len(grid))
-    places = [grid.index(p) for p in drawn]
-    assert places == sorted(set(places))
-    assert drawn == points(space, most, seed, "apple")
+    assert len(chosen) == min(budget, len(grid))
+    indices = [grid.index(p) for p in chosen]
+    assert indices == sorted(set(indices))
+    assert chosen == points(space, budget, seed, "apple")
 
 
 def test_each_method_has_a_draw_of_its_own_and_every_point_can_be_drawn():
@@ -284,17 +284,17 @@ def test_the_first_of_the_best_points_is_chosen(scores):
 
 def test_a_folder_follows_from_what_a_result_depends_on():
     plain = resolve(SUITE["base"])
-    same = [{"workers": 3}, {"checkpoint_every": 2}, {"momentum": 0.0}]
-    other = [
+    without_effect = [{"workers": 3}, {"checkpoint_every": 2}, {"momentum": 0.0}]
+    with_effect = [
         {"lr": 0.5},
         {"seed": 1},
         {"method": "apple"},
         {"partition": "iid"},
         {"data": {"train_limit": 239}},
     ]
-    assert {digest(resolve(SUITE["base"], tree)) for tree in same} == {digest(plain)}
-    hashes = [digest(resolve(SUITE["base"], tree)) for tree in other]
-    assert len({digest(plain), *hashes}) == 1 + len(other)
+    assert {digest(resolve(SUITE["base"], tree)) for tree in without_effect} == {digest(plain)}
+    hashes = [digest(resolve(SUITE["base"], tree)) for tree in with_effect]
+    assert len({digest(plain), *hashes}) == 1 + len(with_effect)
 
 
 def test_a_larger_privacy_budget_is_the_same_folder_and_stays_among_the_settings():
@@ -310,8 +310,8 @@ def test_a_larger_privacy_budget_is_the_same_folder_and_stays_among_the_settings
         "base": {**SUITE["base"], "privacy": {**private, "epsilon_budget": 8.0}},
     }
     folders = {
-        digest(resolve(SUITE["base"], {"privacy": {**private, "epsilon_budget": most}}))
-        for most in (1.0, 8.0)
+        digest(resolve(SUITE["base"], {"privacy": {**private, "epsilon_budget": epsilon}}))
+        for epsilon in (1.0, 8.0)
     }
     assert len(folders) == 1
     [group, *_] = plan(read_suite(with_budget), "smoke")
@@ -344,9 +344,9 @@ def test_one_point_is_no_search_but_the_settings_as_they_stand():
 def test_a_grid_is_drawn_from_without_being_made():
     """Ten keys of 50 values are 10^17 points; 12 are more than a generator numbers."""
     space = {f"k{i}": list(range(50)) for i in range(10)}
-    drawn = points(space, 3, 0, "apple")
-    assert len({tuple(p.items()) for p in drawn}) == 3
-    assert all(p.keys() == space.keys() for p in drawn)
+    chosen = points(space, 3, 0, "apple")
+    assert len({tuple(p.items()) for p in chosen}) == 3
+    assert all(p.keys() == space.keys() for p in chosen)
     assert points({"a": [1, 2], "b": [3, 4, 5]}, 6, 0, "x") == tuple(
         {"a": a, "b": b} for a in (1, 2) for b in (3, 4, 5)
     )

@@ -23,11 +23,11 @@ def written(folder, text):
         "[method.fedavg]\nlr = 0.1\n",
     ],
 )
-@pytest.mark.parametrize("words", [("run",), ("run", "fedavg"), ("data", "show")])
-def test_a_suite_is_for_bench(suite, words, tmp_path, capsys):
+@pytest.mark.parametrize("command", [("run",), ("run", "fedavg"), ("data", "show")])
+def test_a_suite_is_for_bench(suite, command, tmp_path, capsys):
     path = written(tmp_path, suite)
-    code, out, err = call(capsys, *words, path)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    code, stdout, err = call(capsys, *command, path)
+    assert (code, stdout, len(err.splitlines())) == (2, "", 1)
     assert f"pomona bench {path}" in err
     assert len(err) < 80 + 2 * len(str(path))
 
@@ -35,8 +35,8 @@ def test_a_suite_is_for_bench(suite, words, tmp_path, capsys):
 @pytest.mark.parametrize("run", [RUN, "rounds = 3\n", "[method]\nname = 'apple'\nmu = 0.1\n"])
 def test_a_run_is_for_run(run, tmp_path, capsys):
     path = written(tmp_path, run)
-    code, out, err = call(capsys, "bench", path)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    code, stdout, err = call(capsys, "bench", path)
+    assert (code, stdout, len(err.splitlines())) == (2, "", 1)
     assert f"pomona run {path}" in err
     assert len(err) < 80 + 2 * len(str(path))
 
@@ -61,7 +61,7 @@ STUDY = "name = 'first'\ndecide = 60.0\n[run]\nmethod = 'fedavg'\n"
 SILO = "name = 'A'\n[data]\npath = 'rows.csv'\n"
 
 
-@pytest.mark.parametrize("words", [("run",), ("bench",), ("data", "show")])
+@pytest.mark.parametrize("argv", [("run",), ("bench",), ("data", "show")])
 @pytest.mark.parametrize(
     ("text", "command"),
     [
@@ -70,8 +70,8 @@ SILO = "name = 'A'\n[data]\npath = 'rows.csv'\n"
         (SILO, "pomona silo check"),
     ],
 )
-def test_files_of_a_federation_are_for_its_commands(text, command, words, tmp_path, capsys):
+def test_files_of_a_federation_are_for_its_commands(text, command, argv, tmp_path, capsys):
     path = written(tmp_path, text)
-    code, out, err = call(capsys, *words, path)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    code, stdout, err = call(capsys, *argv, path)
+    assert (code, stdout, len(err.splitlines())) == (2, "", 1)
     assert command.format(path=path) in err

@@ -74,10 +74,10 @@ def normed(settings, input_shape, n_outputs, vocabulary):
     return nn.Sequential(steps)
 
 
-KINDS = ["images", "a table", "texts", "batch normalisation"]
+RUNS = ["images", "a table", "texts", "batch normalisation"]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=RUNS)
 def exported(request, tmp_path_factory):
     """The folder with a run's first client in every format, its model, and test samples in raw
     form.
@@ -97,9 +97,9 @@ def exported(request, tmp_path_factory):
     config = resolve(trees[request.param])
     scenario = Scenario.prepare(config)
     pomona.run(config, folder / "run")
-    own = ["--own-code"] if request.param == "batch normalisation" else []
-    for to in get_args(Target):
-        assert command("export", folder / "run", "--client", "0", "--to", to, *own) == 0
+    options = ["--own-code"] if request.param == "batch normalisation" else []
+    for target in get_args(Target):
+        assert command("export", folder / "run", "--client", "0", "--to", target, *options) == 0
     x = scenario.dataset.x[scenario.partition.clients[0].test][:7]
     assert len(x) == 7
     net = PersonalModel.load(folder / "run" / "models" / "client-00.safetensors", own_code=True)
@@ -134,27 +134,27 @@ def test_exported_tensors_are_still_a_model(exported):
 def test_what_outputs_mean_goes_along_and_no_path_does(exported):
     path, net, x = exported
     with safe_open(path.with_suffix(".safetensors"), "pt") as file:
-        told = [file.metadata()["pomona"]]
+        texts = [file.metadata()["pomona"]]
     extra = {"pomona": ""}
     torch.export.load(path.with_suffix(".pt2"), extra_files=extra)
     graph = onnx.load(path.with_suffix(".onnx"))
-    told += [extra["pomona"], {p.key: p.value for p in graph.metadata_props}["pomona"]]
-    for text in told:
-        about = json.loads(text)
+    texts += [extra["pomona"], {p.key: p.value for p in graph.metadata_props}["pomona"]]
+    for text in texts:
+        metadata = json.loads(text)
         assert (
-            ModelMetadata.model_validate({k: about[k] for k in ModelMetadata.model_fields})
+            ModelMetadata.model_validate({k: metadata[k] for k in ModelMetadata.model_fields})
             == net.about
         )
-    for text in told[1:]:  # tensors alone take what the network takes
+    for text in texts[1:]:  # tensors alone take what the network takes
         assert (
             json.loads(text)["inputs"] == f"(batch, {', '.join(map(str, x.shape[1:]))}) {x.dtype}"
         )
         if net.about.kind == "table":
             assert json.loads(text)["features"] == ["age", "dose"]
-    for to in get_args(Target):
-        held = path.with_suffix(f".{to}").read_bytes()
-        assert b"site-packages" not in held, to
-        assert b"export.py" not in held, to
+    for target in get_args(Target):
+        data = path.with_suffix(f".{target}").read_bytes()
+        assert b"site-packages" not in data, target
+        assert b"export.py" not in data, target
 
 
 def logistic_file(path, network="logistic", **changes):
@@ -231,16 +231,16 @@ def test_missing_packages_are_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("client", "said"), [("9", "a number from 0 to 2"), ("client 7", "did you mean client ")]
+    ("client", "message"), [("9", "a number from 0 to 2"), ("client 7", "did you mean client ")]
 )
-def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
+def test_an_unknown_client_is_one_line(client, message, tmp_path, capsys):
     pomona.run(resolve({**DIGITS, "model": {"name": "logistic"}}), tmp_path / "run")
     assert command("export", tmp_path / "run", "--client", client, "--to", "pt2") == 2
-    assert said in capsys.readouterr().err
-    to = ("--to", "safetensors", "--out", tmp_path / "m", "--json")
-    assert command("export", tmp_path / "run", "--client", "client 2", *to) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {
+    assert message in capsys.readouterr().err
+    options = ("--to", "safetensors", "--out", tmp_path / "m", "--json")
+    assert command("export", tmp_path / "run", "--client", "client 2", *options) == 0
+    message = json.loads(capsys.readouterr().out)
+    assert message == {
         "written": str(tmp_path / "m"),
         "client": "client 2",
         "model": "personal, received",
@@ -250,7 +250,7 @@ def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("word", "names", "place"),
+    ("query", "names", "expected"),
     [
         ("a", "abc", 0),
         ("1", "abc", 1),
@@ -260,9 +260,9 @@ def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
         ("3", "abc", "no client '3'; give a number from 0 to 2"),
     ],
 )
-def test_a_client_is_named_by_name_or_place_and_never_guessed(word, names, place):
-    if isinstance(place, int):
-        assert client_index(word, list(names)) == place
+def test_a_client_is_named_by_name_or_place_and_never_guessed(query, names, expected):
+    if isinstance(expected, int):
+        assert client_index(query, list(names)) == expected
     else:
-        with pytest.raises(ConfigError, match=place):
-            client_index(word, list(names))
+        with pytest.raises(ConfigError, match=expected):
+            client_index(query, list(names))

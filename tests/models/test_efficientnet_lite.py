@@ -24,13 +24,13 @@ from pomona.personal import PersonalModel
 pytestmark = pytest.mark.long
 
 WEIGHTS = Path(os.environ.get("POMONA_DATA", "")) / "pretrained" / "efficientnet-lite0.safetensors"
-given = pytest.mark.skipif(
+needs_weights = pytest.mark.skipif(
     not WEIGHTS.is_file(), reason="needs pretrained/efficientnet-lite0.safetensors in POMONA_DATA"
 )
 
 
 @pytest.mark.parametrize(
-    ("side", "kernel", "before", "after"),
+    ("side", "kernel", "leading", "trailing"),
     [
         (224, 3, 0, 1),
         (112, 5, 1, 2),
@@ -41,7 +41,7 @@ given = pytest.mark.skipif(
         (1, 5, 2, 2),
     ],
 )
-def test_padding_is_that_of_same(side, kernel, before, after):
+def test_padding_is_that_of_same(side, kernel, leading, trailing):
     """(ceil(side / 2) - 1) * 2 + kernel - side zeros in all, so that ceil(side / 2) windows fit;
     the odd one comes last.
     """
@@ -49,19 +49,19 @@ def test_padding_is_that_of_same(side, kernel, before, after):
     assert tuple(pad.padding) == (
         (kernel - 2) // 2,
         (kernel - 2) - (kernel - 2) // 2,
-        before,
-        after,
+        leading,
+        trailing,
     )
-    assert (side + before + after - kernel) // 2 + 1 == -(-side // 2)
+    assert (side + leading + trailing - kernel) // 2 + 1 == -(-side // 2)
     assert isinstance(_padding((side, side), kernel, 1), nn.Identity)
 
 
 def test_layers_are_stem_blocks_and_head():
-    found = [
+    names = [
         layer
         for layer, _ in layers(build(ModelSettings(name="efficientnet-lite0"), (3, 32, 32), 10))
     ]
-    assert found == [
+    assert names == [
         "_conv_stem",
         "_bn0",
         *(f"_blocks.{k}" for k in range(16)),
@@ -84,14 +84,14 @@ def test_frozen_statistics_stay_when_the_head_is_trained(tmp_path):
     pomona.run(Config(method="fedavg", **settings), tmp_path / "run")
     file = tmp_path / "run" / "models" / "client-00.safetensors"
     trained = PersonalModel.load(file).module.state_dict()
-    (beside,) = (tmp_path / "run" / "models").glob("frozen-*.safetensors")
+    (frozen,) = (tmp_path / "run" / "models").glob("frozen-*.safetensors")
     assert {name for name in trained if name.startswith("_fc")} == set(
         pomona.load(tmp_path / "run").models[0]
     )
     # as they were built
     assert all(t.eq(0).all() for name, t in trained.items() if "running_mean" in name)
     assert all(t.eq(1).all() for name, t in trained.items() if "running_var" in name)
-    assert beside.stat().st_size > 4 * 3_000_000
+    assert frozen.stat().st_size > 4 * 3_000_000
 
 
 def photographs():
@@ -104,7 +104,7 @@ def photographs():
     yield Image.fromarray(load_sample_image("flower.jpg")), 985  # daisy
 
 
-@given
+@needs_weights
 def test_the_imagenet_weights_know_three_photographs():
     module = build(
         ModelSettings(name="efficientnet-lite0", init=WEIGHTS), (3, 224, 224), 1000
@@ -121,7 +121,7 @@ def test_the_imagenet_weights_know_three_photographs():
             assert module(x[None]).argmax() == number
 
 
-@given
+@needs_weights
 def test_the_file_is_complete_and_has_nothing_more():
     """Without the classifier of 1,000 classes: all other tensors are the file's, none is left
     over.

@@ -61,39 +61,39 @@ class BranchesOnValues(DropsBefore):
 )
 def test_the_halves_are_the_network(name, train, shape):
     module = build(ModelSettings(name=name, train=train), IMAGE, 10, seed=2)
-    found = split_network(module, torch.zeros(1, *IMAGE))
-    assert found is not None
-    assert found.shape == shape
+    halves = split_network(module, torch.zeros(1, *IMAGE))
+    assert halves is not None
+    assert halves.shape == shape
     x = torch.randn(5, *IMAGE)
     training_mode(module)()
     with torch.no_grad():
-        features = found.features(x)
+        features = halves.features(x)
     assert features.shape == (5, *shape)
-    torch.testing.assert_close(found.trained(features), module(x))
-    own = dict(module.named_parameters())
-    for path, parameter in found.trained.named_parameters():
-        assert parameter is own[path]
-    assert {p for p, t in own.items() if t.requires_grad} <= dict(
-        found.trained.named_parameters()
+    torch.testing.assert_close(halves.trained(features), module(x))
+    parameters = dict(module.named_parameters())
+    for path, parameter in halves.trained.named_parameters():
+        assert parameter is parameters[path]
+    assert {p for p, t in parameters.items() if t.requires_grad} <= dict(
+        halves.trained.named_parameters()
     ).keys()
 
 
 def test_several_features_stand_side_by_side():
     """Of the stem's output (4, 15, 15) both the map and its mean are handed on."""
     module = Branches()
-    found = split_network(module, torch.zeros(1, *IMAGE))
-    assert found.shape == (4 * 15 * 15 + 4,)
+    halves = split_network(module, torch.zeros(1, *IMAGE))
+    assert halves.shape == (4 * 15 * 15 + 4,)
     x = torch.randn(7, *IMAGE)
-    torch.testing.assert_close(found.trained(found.features(x)), module(x))
+    torch.testing.assert_close(halves.trained(halves.features(x)), module(x))
 
 
 def test_dropout_before_the_head_is_drawn_anew_each_time():
     module = DropsBefore(functional=False)
-    found = split_network(module, torch.zeros(1, 6))
-    assert found.shape == (4,)
-    found.trained.train()
-    features = found.features(torch.randn(64, 6))
-    assert not torch.equal(found.trained(features), found.trained(features))
+    halves = split_network(module, torch.zeros(1, 6))
+    assert halves.shape == (4,)
+    halves.trained.train()
+    features = halves.features(torch.randn(64, 6))
+    assert not torch.equal(halves.trained(features), halves.trained(features))
 
 
 def test_what_cannot_be_followed_is_not_cut():
@@ -118,9 +118,9 @@ def test_a_layer_that_mixes_the_batch_is_not_early():
     module = nn.Sequential(
         nn.Linear(6, 4).requires_grad_(False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2)
     )
-    found = split_network(module, torch.zeros(1, 6))
-    assert found.shape == (4,)
-    assert [name for name, _ in found.trained.named_buffers()] == [
+    halves = split_network(module, torch.zeros(1, 6))
+    assert halves.shape == (4,)
+    assert [name for name, _ in halves.trained.named_buffers()] == [
         "1.running_mean",
         "1.running_var",
         "1.num_batches_tracked",

@@ -34,7 +34,7 @@ def test_it_is_refused_where_it_has_no_meaning(targets, loss):
 
 def test_engines_agree_and_it_changes_the_run():
     smoothed = {"model": {"name": "mlp", "hidden": [8], "label_smoothing": 0.3}, "rounds": 1}
-    alone, stacked = (pomona.run(tiny("fedavg", rows_per_call=rows, **smoothed)) for rows in (1, 4))
+    single, stacked = (pomona.run(tiny("fedavg", rows_per_call=n, **smoothed)) for n in (1, 4))
     plain = pomona.run(tiny("fedavg", rounds=1))
-    assert alone.rounds[0].loss == pytest.approx(stacked.rounds[0].loss, rel=1e-5)
-    assert alone.rounds[0].loss != plain.rounds[0].loss
+    assert single.rounds[0].loss == pytest.approx(stacked.rounds[0].loss, rel=1e-5)
+    assert single.rounds[0].loss != plain.rounds[0].loss

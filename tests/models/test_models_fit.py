@@ -16,7 +16,7 @@ from pomona.models.layers import layers
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
 
-HERE = __name__
+THIS_MODULE = __name__
 
 
 def own_network(settings, input_shape, n_outputs, vocabulary):
@@ -40,7 +40,7 @@ def absolute(outputs, targets):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "vocabulary", "says"),
+    ("name", "shape", "vocabulary", "texts"),
     [
         ("lenet", (1, 8, 8), 0, ["8x8", "2x2", "conv2", "5x5", "small"]),  # 8 -> 4 -> 2
         ("cnn", (3, 28, 9), 0, ["28x9", "12x2", "conv2", "small"]),  # 28 -> 12, 9 -> 5 -> 2
@@ -56,34 +56,34 @@ def absolute(outputs, targets):
         ("fasttext", (1, 28, 28), 0, ["texts", "cnn"]),
         ("fasttext", (30,), 0, ["texts", "mlp"]),
         ("lennet", (1, 28, 28), 0, ["lennet", "did you mean lenet"]),
-        (f"{HERE}:missing", (4,), 0, ["missing"]),
-        (f"{HERE}:wrong_width", (4,), 0, ["(1, 4)", "(1, 3)"]),
-        (f"{HERE}:wrong_input", (4,), 0, ["(4,)"]),
-        (f"{HERE}:no_module", (4,), 0, ["str", "nn.Module"]),
+        (f"{THIS_MODULE}:missing", (4,), 0, ["missing"]),
+        (f"{THIS_MODULE}:wrong_width", (4,), 0, ["(1, 4)", "(1, 3)"]),
+        (f"{THIS_MODULE}:wrong_input", (4,), 0, ["(4,)"]),
+        (f"{THIS_MODULE}:no_module", (4,), 0, ["str", "nn.Module"]),
     ],
 )
-def test_misfits_are_named_with_a_remedy(name, shape, vocabulary, says):
+def test_misfits_are_named_with_a_remedy(name, shape, vocabulary, texts):
     with pytest.raises(ConfigError) as caught:
         build(ModelSettings(name=name), shape, 3, vocabulary)
-    for part in says:
-        assert part in str(caught.value)
+    for text in texts:
+        assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
+    ("name", "side"),
     [("lenet", 16), ("cnn", 16), ("mcmahan-cnn", 4), ("fomo-cnn", 18), ("small", 4)],
 )
-def test_the_least_side_is_where_the_arithmetic_puts_it(name, least):
+def test_the_least_side_is_where_the_arithmetic_puts_it(name, side):
     """From 1 back through the layers: times 2 for pooling, plus kernel - 1 - 2 * padding for a
     convolution.
     """
-    build(ModelSettings(name=name), (1, least, least), 2)
+    build(ModelSettings(name=name), (1, side, side), 2)
     with pytest.raises(ConfigError):
-        build(ModelSettings(name=name), (1, least - 1, least), 2)
+        build(ModelSettings(name=name), (1, side - 1, side), 2)
 
 
 def test_a_network_of_the_users_own():
-    module = build(ModelSettings(name=f"{HERE}:own_network"), (2, 3), 5)
+    module = build(ModelSettings(name=f"{THIS_MODULE}:own_network"), (2, 3), 5)
     assert module(torch.zeros(4, 2, 3)).shape == (4, 5)
 
 
@@ -103,15 +103,15 @@ def test_losses_are_per_sample_and_follow_their_formulas():
         "multilabel": (np.log1p(np.exp(-z)) * t + np.log1p(np.exp(z)) * (1 - t)).mean(1),
         "regression": ((z - t) ** 2).mean(1),
     }
-    for kind, values in expected.items():
-        losses = criterion(ModelSettings(), TASKS[kind])(
-            outputs, classes if kind == "classes" else flags
+    for targets, values in expected.items():
+        losses = criterion(ModelSettings(), TASKS[targets])(
+            outputs, classes if targets == "classes" else flags
         )
         np.testing.assert_allclose(losses.numpy(), values, rtol=1e-12)
 
 
 def test_a_loss_of_the_users_own_and_an_unknown_one():
-    assert criterion(ModelSettings(loss=f"{HERE}:absolute"), TASKS["regression"]) is absolute
+    assert criterion(ModelSettings(loss=f"{THIS_MODULE}:absolute"), TASKS["regression"]) is absolute
     with pytest.raises(ConfigError, match="unknown loss 'hinge'"):
         criterion(ModelSettings(loss="hinge"), TASKS["classes"])
 
@@ -129,14 +129,14 @@ def test_a_loss_of_the_users_own_and_an_unknown_one():
 )
 def test_layers_from_input_to_output(name, expected):
     module = build(ModelSettings(name=name), (1, 28, 28), 10)
-    found = layers(module)
-    assert [layer for layer, _ in found] == expected
-    assert [p for _, names in found for p in names] == [p for p, _ in module.named_parameters()]
-    assert all(p.startswith(f"{layer}.") for layer, names in found for p in names)
+    blocks = layers(module)
+    assert [layer for layer, _ in blocks] == expected
+    assert [p for _, names in blocks for p in names] == [p for p, _ in module.named_parameters()]
+    assert all(p.startswith(f"{layer}.") for layer, names in blocks for p in names)
 
 
 def test_layers_of_a_network_with_parameters_of_its_own():
-    class Odd(nn.Module):
+    class Network(nn.Module):
         parameter_blocks = ("tail",)
 
         def __init__(self):
@@ -147,7 +147,7 @@ def test_layers_of_a_network_with_parameters_of_its_own():
             self.tails = nn.Linear(2, 1)
 
     tail = ["tail.a.weight", "tail.a.bias", "tail.b.weight", "tail.b.bias"]
-    assert layers(Odd()) == [
+    assert layers(Network()) == [
         ("", ["scale"]),
         ("body.0", ["body.0.weight", "body.0.bias"]),
         ("body.2", ["body.2.weight"]),

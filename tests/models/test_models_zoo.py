@@ -26,12 +26,12 @@ IMAGES = (
 )
 
 
-def conv(before, after, kernel, bias=True):
-    return before * after * kernel**2 + bias * after
+def conv(inputs, outputs, kernel, bias=True):
+    return inputs * outputs * kernel**2 + bias * outputs
 
 
-def fc(before, after):
-    return (before + 1) * after
+def fc(inputs, outputs):
+    return (inputs + 1) * outputs
 
 
 def two_convolutions(channels, classes, widths, hidden, side):
@@ -52,12 +52,12 @@ def fomo(classes, side):
 
 
 def resnet(classes):
-    def block(before, after):
-        normalisations = 2 * 2 * after + (2 * after if before != after else 0)
-        shortcut = conv(before, after, 1, bias=False) if before != after else 0
+    def block(inputs, outputs):
+        normalisations = 2 * 2 * outputs + (2 * outputs if inputs != outputs else 0)
+        shortcut = conv(inputs, outputs, 1, bias=False) if inputs != outputs else 0
         return (
-            conv(before, after, 3, bias=False)
-            + conv(after, after, 3, bias=False)
+            conv(inputs, outputs, 3, bias=False)
+            + conv(outputs, outputs, 3, bias=False)
             + shortcut
             + normalisations
         )
@@ -75,10 +75,10 @@ def lite(channels, classes):
     def norm(*convolution):
         return conv(*convolution, bias=False) + 2 * convolution[1]
 
-    def block(before, after, kernel, factor):
-        inside = factor * before
-        widen = norm(before, inside, 1) if factor > 1 else 0
-        return widen + norm(1, inside, kernel) + norm(inside, after, 1)
+    def block(inputs, outputs, kernel, factor):
+        inside = factor * inputs
+        widen = norm(inputs, inside, 1) if factor > 1 else 0
+        return widen + norm(1, inside, kernel) + norm(inside, outputs, 1)
 
     rows = [
         (1, 3, 1, 16),
@@ -89,10 +89,10 @@ def lite(channels, classes):
         (4, 5, 6, 192),
         (1, 3, 6, 320),
     ]
-    total, before = norm(channels, 32, 3), 32
-    for repeats, kernel, factor, after in rows:
+    total, inputs = norm(channels, 32, 3), 32
+    for repeats, kernel, factor, outputs in rows:
         for _ in range(repeats):
-            total, before = total + block(before, after, kernel, factor), after
+            total, inputs = total + block(inputs, outputs, kernel, factor), outputs
     return total + norm(320, 1280, 1) + fc(1280, classes)
 
 
@@ -217,8 +217,8 @@ def test_pooling_before_relu_changes_nothing(name):
         outputs = forward(x)
         gradient = torch.autograd.grad(outputs.square().sum(), list(module.parameters()))
         results.append([outputs, *gradient])
-    for ours, drawn in zip(*results, strict=True):
-        assert torch.equal(ours, drawn)
+    for ours, expected in zip(*results, strict=True):
+        assert torch.equal(ours, expected)
 
 
 def test_resnet_matches_the_equations_of_its_paper():
@@ -246,17 +246,17 @@ def test_vgg_without_its_last_two_steps_embeds():
 def test_initial_weights_follow_the_seed_alone(name):
     shape, vocabulary = ((5,), 9) if name == "fasttext" else ((1, 28, 28), 0)
     settings = ModelSettings(name=name)
-    before = torch.get_rng_state()
+    random_state = torch.get_rng_state()
     outputs = (2, 28, 28) if name == "unet" else None
     first = build(settings, shape, 2, vocabulary, 1, outputs).state_dict()
     torch.rand(3)  # somebody else draws
-    torch.set_rng_state(before)
-    again, other = (
+    torch.set_rng_state(random_state)
+    repeated, other_seed = (
         build(settings, shape, 2, vocabulary, seed, outputs).state_dict() for seed in (1, 2)
     )
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(first[k], again[k]) for k in first)
-    assert any(not torch.equal(first[k], other[k]) for k in first)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(first[k], repeated[k]) for k in first)
+    assert any(not torch.equal(first[k], other_seed[k]) for k in first)
 
 
 def test_a_network_is_ready_to_train_and_its_statistics_untouched():

@@ -71,7 +71,7 @@ def test_each_argument_arrives():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"depth": 3}, r"towers:Tower cannot be built \(.*'depth'\); see model\.args"),
         ({"inputs": None}, r"towers:Tower cannot be built \(.*\); see model\.args"),
@@ -82,8 +82,8 @@ def test_each_argument_arrives():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_an_argument_that_does_not_fit_is_one_line(change, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_an_argument_that_does_not_fit_is_one_line(change, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         build(ModelSettings(name="towers:Tower", args={**ARGS, **change}), (1, 8, 8), 10)
     assert "\n" not in str(caught.value)
 
@@ -110,15 +110,15 @@ class Late(Tower):
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "says"),
+    ("name", "args", "message"),
     [
         ("by_activation", {"activation": "gelu"}, r"cannot be built \(KeyError: 'gelu'\)"),
         ("Late", {}, r"in evaluation mode fails on a sample of shape .*: KeyError: 'gelu';"),
     ],
 )
-def test_own_code_may_raise_anything_and_is_one_line(monkeypatch, name, args, says):
+def test_own_code_may_raise_anything_and_is_one_line(monkeypatch, name, args, message):
     monkeypatch.setattr(sys.modules["towers"], name, globals()[name], raising=False)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         build(ModelSettings(name=f"towers:{name}", args=args), (1, 8, 8), 10)
     assert "\n" not in str(caught.value)
 
@@ -141,10 +141,10 @@ def test_what_a_network_returns_is_looked_at_in_both_modes(monkeypatch):
         ConfigError, match=r"towers:Auxiliary in training mode returns a tuple; .* set model\.args"
     ):
         build(ModelSettings(name="towers:Auxiliary"), (1, 8, 8), 10)
-    found = build(ModelSettings(name="towers:Auxiliary", args={"heads": 1}), (1, 8, 8), 10)
-    assert found.training
+    module = build(ModelSettings(name="towers:Auxiliary", args={"heads": 1}), (1, 8, 8), 10)
+    assert module.training
     for name, buffer in Auxiliary().named_buffers():
-        assert torch.equal(found.get_buffer(name), buffer)  # the statistics have seen nothing
+        assert torch.equal(module.get_buffer(name), buffer)  # the statistics have seen nothing
 
 
 def test_a_run_of_a_class_with_arguments_ends_in_models_that_answer(tmp_path):

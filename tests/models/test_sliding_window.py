@@ -28,8 +28,8 @@ def test_what_sees_single_pixels_gives_the_same_through_any_windows(sides, size,
     """
     network = (nn.Conv2d, nn.Conv3d)[len(sides) - 2](2, 3, 1)
     with torch.no_grad():
-        for k, part in enumerate(network.parameters()):
-            part.copy_(integers(part.shape, k))
+        for k, parameter in enumerate(network.parameters()):
+            parameter.copy_(integers(parameter.shape, k))
         images = integers((3, 2, *sides))
         patch = PatchSettings(size=size, overlap=overlap)
         assert torch.equal(on_whole_images(network, patch)(images), network(images))
@@ -42,20 +42,20 @@ def test_the_network_sees_windows_alone_and_few_at_a_time(monkeypatch):
     images 12 in all.
     """
     monkeypatch.setattr(segmentation, "PIXELS_AT_ONCE", 5 * 16)
-    seen = []
+    shapes = []
 
-    def network(part):
-        seen.append(tuple(part.shape))
-        return part.flip(-1)
+    def network(windows):
+        shapes.append(tuple(windows.shape))
+        return windows.flip(-1)
 
     images = torch.arange(140.0).view(2, 1, 10, 7)
-    made = on_whole_images(network, PatchSettings(size=(4, 4)))(images)
-    assert [shape[0] for shape in seen] == [5, 5, 2]
-    assert {shape[1:] for shape in seen} == {(1, 4, 4)}
+    stitched = on_whole_images(network, PatchSettings(size=(4, 4)))(images)
+    assert [shape[0] for shape in shapes] == [5, 5, 2]
+    assert {shape[1:] for shape in shapes} == {(1, 4, 4)}
     # A row's first three pixels lie in the window of columns 0 to 3 alone; the fourth is the mean
     # of both windows.
     row = images[0, 0, 0]
-    assert made[0, 0, 0].tolist() == [
+    assert stitched[0, 0, 0].tolist() == [
         row[3],
         row[2],
         row[1],
@@ -82,7 +82,7 @@ MASKS = "segmentation"
 
 
 @pytest.mark.parametrize(
-    ("size", "shape", "targets", "words"),
+    ("size", "shape", "targets", "message"),
     [
         ((8, 8), (1, 16, 16), "classes", "patches are for masks, the targets are classes"),
         ((8, 8, 8), (1, 16, 16), MASKS, r"images have 2 sides, \(16, 16\)"),
@@ -91,8 +91,8 @@ MASKS = "segmentation"
         ((1, 1), (1, 1024, 1024), MASKS, "1048576 windows to an image, at most 262144"),
     ],
 )
-def test_patches_that_do_not_fit_are_named(size, shape, targets, words):
-    with pytest.raises(ValueError, match=words):
+def test_patches_that_do_not_fit_are_named(size, shape, targets, message):
+    with pytest.raises(ValueError, match=message):
         raise ValueError(PatchSettings(size=size).misfit(shape, targets))
 
 
@@ -114,7 +114,7 @@ def test_overlaps_have_bounds(overlap):
 
 
 @pytest.mark.parametrize(
-    ("network", "size", "words"),
+    ("network", "size", "message"),
     [
         (
             {"name": "unet", "depth": 3},
@@ -128,9 +128,9 @@ def test_overlaps_have_bounds(overlap):
         ),
     ],
 )
-def test_a_patch_that_a_network_cannot_halve_is_a_line(network, size, words):
+def test_a_patch_that_a_network_cannot_halve_is_a_line(network, size, message):
     settings = ModelSettings(**network, patch={"size": size})
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build(settings, (1, 32, 32), 2, output_shape=(2, 32, 32))
 
 

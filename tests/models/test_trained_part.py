@@ -83,10 +83,10 @@ def test_what_cannot_be_trained_is_said_in_one_line(train, message):
 
 
 def test_a_network_with_nothing_to_train_is_refused(monkeypatch):
-    made = types.SimpleNamespace(
+    module = types.SimpleNamespace(
         make=lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(256, 5)).requires_grad_(False)
     )
-    monkeypatch.setitem(sys.modules, "own_network", made)
+    monkeypatch.setitem(sys.modules, "own_network", module)
     with pytest.raises(ConfigError, match="nothing is trained, all parameters are frozen"):
         network(name="own_network:make")
 
@@ -126,14 +126,14 @@ def test_lora_starts_as_the_network_was_and_merges_into_it():
         "fc2.bias",
     ]
     assert trained(module) == names
-    changes = [part for part in module.modules() if isinstance(part, Lora)]
-    assert [part.scale for part in changes] == [3, 3]
+    changes = [layer for layer in module.modules() if isinstance(layer, Lora)]
+    assert [layer.scale for layer in changes] == [3, 3]
     for name, parameter in module.named_parameters():
         if name in {"fc2.weight", "fc2.bias"}:
             parameter.data.copy_(plain.get_parameter(name))
     torch.testing.assert_close(module(x), plain(x))
-    for part in changes:
-        nn.init.normal_(part.lora_B.weight)
+    for layer in changes:
+        nn.init.normal_(layer.lora_B.weight)
     expected = module(x)
     assert not torch.allclose(expected, plain(x))
     merged = merge(module)
@@ -151,16 +151,16 @@ def test_lora_beside_layers_that_are_not_called(training):
     insert(changed, 2, 0.5, ("self_attn.out_proj", "linear1"))
     x = torch.randn(3, 4, 8)
     torch.testing.assert_close(changed.train(training)(x), block.train(training)(x))
-    for part in (changed.self_attn.out_proj, changed.linear1):
-        nn.init.normal_(part.lora_B.weight)
-    (found := changed(x)).square().sum().backward()
+    for layer in (changed.self_attn.out_proj, changed.linear1):
+        nn.init.normal_(layer.lora_B.weight)
+    (outputs := changed(x)).square().sum().backward()
     assert [
         name for name, p in changed.named_parameters() if p.grad is not None and p.grad.any()
     ] == trained(changed)
-    assert not torch.allclose(found, block(x), atol=0.01)
+    assert not torch.allclose(outputs, block(x), atol=0.01)
     with torch.no_grad():
-        torch.testing.assert_close(changed(x), found)  # in evaluation mode by PyTorch's fast path
-        torch.testing.assert_close(merge(changed)(x), found)
+        torch.testing.assert_close(changed(x), outputs)  # in evaluation mode by PyTorch's fast path
+        torch.testing.assert_close(merge(changed)(x), outputs)
 
 
 @pytest.fixture
@@ -171,12 +171,12 @@ def weights(tmp_path):
 
 
 def test_first_weights_come_from_a_file(weights):
-    there = read(weights).tensors
+    tensors = read(weights).tensors
     module = network(init=weights, init_skip=["fc*"])
     fresh = network()
     for name, tensor in module.state_dict().items():
         assert torch.equal(
-            tensor, fresh.state_dict()[name] if name.startswith("fc") else there[name]
+            tensor, fresh.state_dict()[name] if name.startswith("fc") else tensors[name]
         )
 
 
@@ -192,11 +192,11 @@ def test_a_pinned_file_is_that_file_or_refused(weights):
 
 def test_weights_that_do_not_fit_are_named_line_by_line(tmp_path):
     tensors = network().state_dict()
-    odd = {k: v for k, v in tensors.items() if k != "conv1.bias"} | {
+    misfits = {k: v for k, v in tensors.items() if k != "conv1.bias"} | {
         "fc2.weight": torch.zeros(2, 2),
         "x": torch.ones(1),
     }
-    save_file(odd, tmp_path / "odd.safetensors")
+    save_file(misfits, tmp_path / "odd.safetensors")
     with pytest.raises(ConfigError) as fault:
         network(init=tmp_path / "odd.safetensors")
     _, *lines = fault.value.args
@@ -208,8 +208,8 @@ def test_weights_that_do_not_fit_are_named_line_by_line(tmp_path):
 
 
 def header_of(shape):
-    told = {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
-    text = json.dumps(told).encode()
+    header = {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+    text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text
 
 

@@ -18,8 +18,8 @@ def test_a_logit_for_each_class_of_each_pixel(shape, depth):
     module = build(settings, shape, 3, output_shape=(3, *shape[1:]))
     outputs = module(torch.randn(2, *shape))
     assert outputs.shape == (2, 3, *shape[1:])
-    alone = module(torch.randn(1, *shape))
-    assert alone.shape[0] == 1
+    single = module(torch.randn(1, *shape))
+    assert single.shape[0] == 1
 
 
 def test_its_levels_are_its_layers_from_input_to_output():
@@ -50,23 +50,23 @@ def test_stacked_models_are_those_one_by_one():
     module = UNet(1, 2, 2, width=4, depth=1)
     W = {k: torch.randn(3, *p.shape) for k, p in module.named_parameters()}
     x = torch.randn(3, 2, 1, 8, 8)
-    together = vmap(lambda w, x: functional_call(module, w, (x,)))(W, x)
+    stacked = vmap(lambda w, x: functional_call(module, w, (x,)))(W, x)
     for k in range(3):
         torch.testing.assert_close(
-            together[k], functional_call(module, {n: w[k] for n, w in W.items()}, (x[k],))
+            stacked[k], functional_call(module, {n: w[k] for n, w in W.items()}, (x[k],))
         )
 
 
 @pytest.mark.parametrize(
-    ("shape", "vocabulary", "words"),
+    ("shape", "vocabulary", "message"),
     [
         ((5,), 0, "takes images or volumes"),
         ((5,), 9, "takes images or volumes"),
         ((1, 7, 8), 0, "lower model.depth"),
     ],
 )
-def test_what_it_does_not_take(shape, vocabulary, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_it_does_not_take(shape, vocabulary, message):
+    with pytest.raises(ConfigError, match=message):
         build(ModelSettings(name="unet"), shape, 2, vocabulary)
 
 

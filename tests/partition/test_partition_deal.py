@@ -15,9 +15,9 @@ seeds = st.integers(0, 2**32)
 
 
 @st.composite
-def share_tables(draw, full):
+def share_tables(draw, complete):
     """Tables for 1 to 9 clients and 5 classes with many zeros; a class's shares sum to 1, or to
-    less unless full.
+    less unless complete.
     """
     clients = draw(st.integers(1, 9))
     weights = np.array(
@@ -25,16 +25,16 @@ def share_tables(draw, full):
     )
     weights = weights.reshape(clients, 5)
     weights[0, weights.sum(axis=0) == 0] = 1
-    rest = 0 if full else np.array(draw(st.lists(st.integers(0, 5), min_size=5, max_size=5)))
-    return weights / (weights.sum(axis=0) + rest)
+    undealt = 0 if complete else np.array(draw(st.lists(st.integers(0, 5), min_size=5, max_size=5)))
+    return weights / (weights.sum(axis=0) + undealt)
 
 
-@given(labels_of, share_tables(full=False), seeds)
+@given(labels_of, share_tables(complete=False), seeds)
 def test_every_client_is_within_one_row_of_its_share(labels, shares, seed):
     dealt = deal(labels, shares, stream(seed, "t"))
-    together = np.concatenate(dealt)
+    all_rows = np.concatenate(dealt)
     assert len(dealt) == len(shares)
-    assert len(np.unique(together)) == len(together)
+    assert len(np.unique(all_rows)) == len(all_rows)
     for i, rows in enumerate(dealt):
         assert rows.dtype == np.int64
         assert np.all(np.diff(rows) > 0)
@@ -43,13 +43,13 @@ def test_every_client_is_within_one_row_of_its_share(labels, shares, seed):
             assert np.floor(exact - 1e-6) <= np.sum(labels[rows] == c) <= np.ceil(exact + 1e-6)
 
 
-@given(labels_of, share_tables(full=True), seeds)
+@given(labels_of, share_tables(complete=True), seeds)
 def test_shares_that_sum_to_one_use_every_row(labels, shares, seed):
-    together = np.concatenate(deal(labels, shares, stream(seed, "t")))
-    assert np.array_equal(np.sort(together), np.arange(len(labels)))
+    all_rows = np.concatenate(deal(labels, shares, stream(seed, "t")))
+    assert np.array_equal(np.sort(all_rows), np.arange(len(labels)))
 
 
-@given(labels_of, share_tables(full=True), seeds)
+@given(labels_of, share_tables(complete=True), seeds)
 def test_the_stream_decides(labels, shares, seed):
     first, second = (deal(labels, shares, stream(seed, "t")) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
@@ -116,17 +116,17 @@ def test_a_sample_is_stratified_and_of_exact_size(labels, share, seed):
     assert not size or (rows[0] >= 0 and rows[-1] < len(labels))
     for c in range(5):
         count = int(np.sum(labels == c))
-        least, rest = divmod(size * count, max(len(labels), 1))
-        assert least <= np.sum(labels[rows] == c) <= least + (rest > 0)
+        floor, remainder = divmod(size * count, max(len(labels), 1))
+        assert floor <= np.sum(labels[rows] == c) <= floor + (remainder > 0)
 
 
 def test_every_row_is_sampled_equally_often():
     """Each of 7 rows is in a sample of 3 with probability 3/7."""
     n, labels = 1400, np.array([0, 0, 0, 0, 1, 1, 2])
-    drawn = np.bincount(
+    counts = np.bincount(
         np.concatenate([sample(labels, 3, stream(seed, "t")) for seed in range(n)]), minlength=7
     )
-    assert np.all(np.abs(drawn - n * 3 / 7) < 5 * np.sqrt(n * (3 / 7) * (4 / 7)))
+    assert np.all(np.abs(counts - n * 3 / 7) < 5 * np.sqrt(n * (3 / 7) * (4 / 7)))
 
 
 def test_more_rows_than_there_are_cannot_be_drawn():

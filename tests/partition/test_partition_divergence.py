@@ -7,10 +7,10 @@ from pomona.partition.divergence import effective_classes, emd, label_counts
 
 def test_counts_are_those_of_the_rows():
     data = table([20, 10], [6, 2])
-    made = divided(data, Iid(), 2)
-    assert np.array_equal(label_counts(made, data), [[10, 5], [10, 5]])
-    assert np.array_equal(label_counts(made, data, "test"), [[3, 1], [3, 1]])
-    assert np.array_equal(label_counts(made, data, "validation"), np.zeros((2, 2)))
+    partition = divided(data, Iid(), 2)
+    assert np.array_equal(label_counts(partition, data), [[10, 5], [10, 5]])
+    assert np.array_equal(label_counts(partition, data, "test"), [[3, 1], [3, 1]])
+    assert np.array_equal(label_counts(partition, data, "validation"), np.zeros((2, 2)))
 
 
 def test_one_class_a_client_of_ten():

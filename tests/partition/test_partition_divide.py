@@ -28,29 +28,29 @@ from pomona.partition.groups import Group, apply_turns
 
 def test_pooled_rows_are_split_anew_and_stratified():
     data = table([100, 50, 50], [0, 50, 50])
-    made = divide(
+    partition = divide(
         data, data_settings(split="pooled", test_share=0.2, validation_share=0), Iid(), 1, 0
     )
-    assert np.array_equal(label_counts(made, data, "train"), [[80, 80, 80]])
-    assert np.array_equal(label_counts(made, data, "test"), [[20, 20, 20]])
+    assert np.array_equal(label_counts(partition, data, "train"), [[80, 80, 80]])
+    assert np.array_equal(label_counts(partition, data, "test"), [[20, 20, 20]])
 
 
 @pytest.mark.parametrize(("train", "test"), [([50, 50], [0, 0]), ([0, 0], [50, 50])])
 def test_rows_of_one_kind_are_split(train, test):
-    made = divide(
+    partition = divide(
         table(train, test), data_settings(test_share=0.3, validation_share=0), Iid(), 1, 0
     )
-    assert (sizes(made), sizes(made, "test")) == ([70], [30])
+    assert (sizes(partition), sizes(partition, "test")) == ([70], [30])
 
 
 @given(st.integers(1, 300), st.integers(1, 100))
 def test_limits_are_exact_and_stratified(train_limit, test_limit):
     data = table([120, 80], [50, 30])
     limited = data_settings(train_limit=train_limit, test_limit=test_limit, validation_share=0)
-    made = divide(data, limited, Iid(), 1, 0)
-    counts = label_counts(made, data, "train")[0]
+    partition = divide(data, limited, Iid(), 1, 0)
+    counts = label_counts(partition, data, "train")[0]
     assert counts.sum() == min(train_limit, 200)
-    assert sizes(made, "test") == [min(test_limit, 80)]
+    assert sizes(partition, "test") == [min(test_limit, 80)]
     assert abs(counts[0] - counts.sum() * 0.6) < 1
 
 
@@ -58,33 +58,30 @@ def test_limits_are_exact_and_stratified(train_limit, test_limit):
 @given(st.floats(0, 0.99), st.integers(1, 6), st.integers(0, 2**32))
 def test_validation_is_a_share_of_each_clients_training_rows(share, clients, seed):
     data = table([30, 20, 10], [6, 6, 6])
-    without, made = (
+    unvalidated, partition = (
         divide(data, data_settings(validation_share=s), Iid(), clients, seed) for s in (0, share)
     )
-    for whole, client in zip(without.clients, made.clients, strict=True):
-        assert np.array_equal(np.union1d(client.train, client.validation), whole.train)
-        assert np.array_equal(client.test, whole.test)
-        wanted = share * len(whole.train)
+    for pool, client in zip(unvalidated.clients, partition.clients, strict=True):
+        assert np.array_equal(np.union1d(client.train, client.validation), pool.train)
+        assert np.array_equal(client.test, pool.test)
+        expected = share * len(pool.train)
         assert len(client.train) >= 1
         assert len(client.validation) == 0 if share == 0 else len(client.validation) >= 1
-        assert abs(len(client.validation) - wanted) <= 1
+        assert abs(len(client.validation) - expected) <= 1
         for c in range(3):
-            rate = len(client.validation) / len(whole.train)
+            rate = len(client.validation) / len(pool.train)
             assert (
-                abs(
-                    np.sum(data.y[client.validation] == c) - rate * np.sum(data.y[whole.train] == c)
-                )
+                abs(np.sum(data.y[client.validation] == c) - rate * np.sum(data.y[pool.train] == c))
                 < 1
             )
 
 
 def test_a_client_with_one_row_trains_on_it():
-    made = divide(table([3], [0]), data_settings(validation_share=0.5, test_share=0.3), Iid(), 2, 0)
-    assert (sizes(made), sizes(made, "validation"), sizes(made, "test").count(1)) == (
-        [1, 1],
-        [0, 0],
-        1,
+    partition = divide(
+        table([3], [0]), data_settings(validation_share=0.5, test_share=0.3), Iid(), 2, 0
     )
+    assert (sizes(partition), sizes(partition, "validation")) == ([1, 1], [0, 0])
+    assert sizes(partition, "test").count(1) == 1
 
 
 def test_a_client_without_training_rows_is_named():
@@ -127,11 +124,11 @@ def owned(roles):
 
 def test_natural_keeps_every_row_with_its_owner_and_in_its_part():
     data = owned(["tttvve", "ttve"])
-    made = divide(data, data_settings(validation_share=0.9), Natural(), 2, 0)
-    for i, client in enumerate(made.clients):
-        for number, part in enumerate(("train", "validation", "test")):
+    partition = divide(data, data_settings(validation_share=0.9), Natural(), 2, 0)
+    for i, client in enumerate(partition.clients):
+        for number, split in enumerate(("train", "validation", "test")):
             expected = np.flatnonzero((data.owners.client == i) & (data.owners.role == number))
-            assert np.array_equal(getattr(client, part), expected)
+            assert np.array_equal(getattr(client, split), expected)
 
 
 def test_natural_draws_the_parts_that_an_owner_lacks():
@@ -139,18 +136,18 @@ def test_natural_draws_the_parts_that_an_owner_lacks():
     6) = 3.
     """
     data = owned(["t" * 8 + "v" * 8, "t" * 6 + "ee"])
-    made = divide(data, data_settings(validation_share=0.5, test_share=0.25), Natural(), 2, 0)
-    parts = [(len(c.train), len(c.validation), len(c.test)) for c in made.clients]
-    assert parts == [(6, 8, 2), (3, 3, 2)]
-    assert np.all(data.owners.client[made.clients[0].test] == 0)
+    partition = divide(data, data_settings(validation_share=0.5, test_share=0.25), Natural(), 2, 0)
+    split_sizes = [(len(c.train), len(c.validation), len(c.test)) for c in partition.clients]
+    assert split_sizes == [(6, 8, 2), (3, 3, 2)]
+    assert np.all(data.owners.client[partition.clients[0].test] == 0)
 
 
 def test_natural_pooled_splits_inside_each_owner():
     data = owned(["tttvveeeee", "tttttttttttttttttttt"])
-    made = divide(
+    partition = divide(
         data, data_settings(split="pooled", test_share=0.2, validation_share=0), Natural(), 2, 0
     )
-    assert (sizes(made), sizes(made, "test")) == ([8, 16], [2, 4])
+    assert (sizes(partition), sizes(partition, "test")) == ([8, 16], [2, 4])
 
 
 def test_natural_needs_owners_and_their_number():
@@ -162,10 +159,10 @@ def test_natural_needs_owners_and_their_number():
 
 def test_turn_groups_are_consecutive_and_turn_the_images():
     data = images(96, 5, 5, channels=3)
-    made = divide(data, data_settings(), Iid(turn_groups=4), 12, 0)
-    assert made.turns == made.groups == (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3)
-    turned = apply_turns(data, made)
-    for client, turns in zip(made.clients, made.turns, strict=True):
+    partition = divide(data, data_settings(), Iid(turn_groups=4), 12, 0)
+    assert partition.turns == partition.groups == (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3)
+    turned = apply_turns(data, partition)
+    for client, turns in zip(partition.clients, partition.turns, strict=True):
         for row in np.concatenate([client.train, client.validation, client.test]):
             assert np.array_equal(turned.x[row], np.rot90(data.x[row], turns))
     assert turned.fingerprint != data.fingerprint
@@ -175,20 +172,20 @@ def test_turn_groups_are_consecutive_and_turn_the_images():
 def test_a_quarter_turn_is_counterclockwise():
     """The upper right pixel comes to the upper left."""
     data = images(8, 2, 2)
-    made = divide(data, data_settings(), Iid(turn_groups=2), 2, 0)
-    row = made.clients[1].train[0]
+    partition = divide(data, data_settings(), Iid(turn_groups=2), 2, 0)
+    row = partition.clients[1].train[0]
     (a, b), (c, d) = data.x[row, :, :, 0]
-    assert apply_turns(data, made).x[row, :, :, 0].tolist() == [[b, d], [a, c]]
+    assert apply_turns(data, partition).x[row, :, :, 0].tolist() == [[b, d], [a, c]]
 
 
 def test_turned_images_stay_on_disk(tmp_path):
     data = images(16, 3, 3)
     on_disk = np.memmap(tmp_path / "x", dtype=np.uint8, mode="w+", shape=data.x.shape)
     on_disk[:] = data.x
-    made = divide(data, data_settings(), Iid(turn_groups=2), 2, 0)
-    turned = apply_turns(replace(data, x=on_disk), made).x
+    partition = divide(data, data_settings(), Iid(turn_groups=2), 2, 0)
+    turned = apply_turns(replace(data, x=on_disk), partition).x
     assert isinstance(turned, np.memmap)
-    assert np.array_equal(turned, apply_turns(data, made).x)
+    assert np.array_equal(turned, apply_turns(data, partition).x)
     assert np.array_equal(on_disk, data.x)
 
 
@@ -211,16 +208,16 @@ def test_what_cannot_be_turned():
 
 def test_groups_and_turns_make_a_hidden_group_for_each_pair():
     """Groups 0 0 1 1 1 1 and turns 0 0 0 1 1 1 meet as (0, 0), (1, 0), (1, 1)."""
-    two = (Group(clients=2, classes=(0,), n_train=4), Group(clients=4, classes=(1,), n_train=4))
-    made = divided(images(200, 4, 4), Groups(groups=two, n_test=2, turn_groups=2), 6)
-    assert made.groups == (0, 0, 1, 2, 2, 2)
-    assert made.turns == (0, 0, 0, 1, 1, 1)
+    groups = (Group(clients=2, classes=(0,), n_train=4), Group(clients=4, classes=(1,), n_train=4))
+    partition = divided(images(200, 4, 4), Groups(groups=groups, n_test=2, turn_groups=2), 6)
+    assert partition.groups == (0, 0, 1, 2, 2, 2)
+    assert partition.turns == (0, 0, 0, 1, 1, 1)
 
 
 def test_the_recipe_is_recorded_and_names_the_settings():
     data = table([20, 20], [10, 10])
-    made = divide(data, data_settings(train_limit=30), Pathological(balanced=True), 3, 7)
-    assert made.recipe == {
+    partition = divide(data, data_settings(train_limit=30), Pathological(balanced=True), 3, 7)
+    assert partition.recipe == {
         "name": "pathological",
         "settings": Pathological(balanced=True).model_dump(),
         "clients": 3,
@@ -241,9 +238,9 @@ def test_the_name_chooses_the_recipe():
         "groups": {"groups": [{"clients": 1, "classes": [0], "n_train": 1}]},
         "file": {"path": "p.json"},
     }
-    for name, kind in RECIPES.items():
-        assert type(adapter.validate_python({"name": name, **minimal.get(name, {})})) is kind
-        assert kind.__doc__
-        assert all(field.description for key, field in kind.model_fields.items() if key != "name")
+    for name, cls in RECIPES.items():
+        assert type(adapter.validate_python({"name": name, **minimal.get(name, {})})) is cls
+        assert cls.__doc__
+        assert all(field.description for key, field in cls.model_fields.items() if key != "name")
     with pytest.raises(ValidationError):
         adapter.validate_python({"name": "dirichlet", "alpha": 1})

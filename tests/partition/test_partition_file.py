@@ -23,22 +23,23 @@ def saved(tmp_path):
 
 
 def test_a_saved_partition_comes_back_the_same(saved):
-    made = divide(DATA, data_settings(), Iid(), 3, 0)
-    assert Partition.load(saved).sha256 == made.sha256
-    again = divide(DATA, data_settings(validation_share=0.5), FromFile(path=saved), 3, 99)
-    assert again.sha256 == made.sha256
-    assert again.recipe == made.recipe
-    for mine, other in zip(made.clients, again.clients, strict=True):
-        for part in ("train", "validation", "test"):
-            assert np.array_equal(getattr(mine, part), getattr(other, part))
+    partition = divide(DATA, data_settings(), Iid(), 3, 0)
+    assert Partition.load(saved).sha256 == partition.sha256
+    loaded = divide(DATA, data_settings(validation_share=0.5), FromFile(path=saved), 3, 99)
+    assert loaded.sha256 == partition.sha256
+    assert loaded.recipe == partition.recipe
+    for mine, same_client in zip(partition.clients, loaded.clients, strict=True):
+        for split in ("train", "validation", "test"):
+            assert np.array_equal(getattr(mine, split), getattr(same_client, split))
 
 
 def test_groups_and_turns_come_back(tmp_path):
     data = images(64, 4, 4)
-    made = divided(data, Latent(distributions=2, components=4, turn_groups=2), 4)
-    made.save(tmp_path / "p.json")
-    again = divided(data, FromFile(path=tmp_path / "p.json"), 4)
-    assert (again.groups, again.turns, again.sha256) == (made.groups, made.turns, made.sha256)
+    partition = divided(data, Latent(distributions=2, components=4, turn_groups=2), 4)
+    partition.save(tmp_path / "p.json")
+    loaded = divided(data, FromFile(path=tmp_path / "p.json"), 4)
+    assert (loaded.groups, loaded.turns) == (partition.groups, partition.turns)
+    assert loaded.sha256 == partition.sha256
 
 
 def client(key, change):
@@ -52,22 +53,22 @@ def client(key, change):
     ("tamper", "message"),
     [
         (
-            client("train", lambda mine, other: [*mine, 80]),
+            client("train", lambda mine, rows: [*mine, 80]),
             "client 1, train: row 80 is not among the 80 rows",
         ),
-        (client("test", lambda mine, other: [-1, *mine]), "client 1, test: row -1 is not among"),
+        (client("test", lambda mine, rows: [-1, *mine]), "client 1, test: row -1 is not among"),
         (
-            client("test", lambda mine, other: mine[::-1]),
+            client("test", lambda mine, rows: mine[::-1]),
             "client 1, test: row numbers are not in ascending order",
         ),
-        (client("train", lambda mine, other: [mine[0], *mine]), "not in ascending order"),
+        (client("train", lambda mine, rows: [mine[0], *mine]), "not in ascending order"),
         (
-            client("train", lambda mine, other: sorted([other[0], *mine])),
+            client("train", lambda mine, rows: sorted([rows[0], *mine])),
             "client 1, train: row .* occurs twice",
         ),
-        (client("train", lambda mine, other: []), "client 1 has no training rows"),
-        (client("train", lambda mine, other: None), "not a partition file"),
-        (client("train", lambda mine, other: "rows"), "not a partition file"),
+        (client("train", lambda mine, rows: []), "client 1 has no training rows"),
+        (client("train", lambda mine, rows: None), "not a partition file"),
+        (client("train", lambda mine, rows: "rows"), "not a partition file"),
         (lambda body: body.pop("groups"), "not a partition file"),
         (lambda body: body.update(format="pomona-partition-0"), "pomona-partition-0"),
         (lambda body: body.update(groups=[0]), "groups has 1 entries for 3 clients"),
@@ -115,26 +116,26 @@ def test_a_saved_partition_that_splits_a_patient_is_refused(tmp_path, owned):
     bare = replace(DATA, owners=owners)
     # row 0's patient has one more row
     recipe = Natural() if owned else Iid()
-    made = divided(bare, recipe, 2)
-    made.save(tmp_path / "p.json")
+    partition = divided(bare, recipe, 2)
+    partition.save(tmp_path / "p.json")
     saved = FromFile(path=tmp_path / "p.json")
-    train, test = made.clients[0].train, made.clients[0].test
-    other = made.clients[1].test
+    train, test = partition.clients[0].train, partition.clients[0].test
+    neighbour = partition.clients[1].test
 
-    def patient(row, again):
+    def patient(row, second):
         number = np.arange(rows)
-        number[again] = row
+        number[second] = row
         return replace(bare, groups=RowGroups("patient", number))
 
-    whole = divided(patient(train[0], train[1]), saved, 2)
-    assert whole.sha256 == made.sha256
+    valid = divided(patient(train[0], train[1]), saved, 2)
+    assert valid.sha256 == partition.sha256
     with pytest.raises(DataError, match=r"1 of 79 groups of patient .* make .*p\.json again"):
         divided(patient(train[0], test[0]), saved, 2)
     if owned:  # the same identifier at another owner is another patient
-        assert divided(patient(train[0], other[0]), saved, 2).sha256 == made.sha256
+        assert divided(patient(train[0], neighbour[0]), saved, 2).sha256 == partition.sha256
     else:
         with pytest.raises(DataError, match="1 of 79 groups of patient"):
-            divided(patient(train[0], other[0]), saved, 2)
+            divided(patient(train[0], neighbour[0]), saved, 2)
 
 
 def test_what_is_no_file(tmp_path):

@@ -19,7 +19,7 @@ from pomona.scenario import Scenario
 from pomona.scenario.description import groups_of_test_rows
 from pomona.simulation import run as simulate
 
-PARTS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")
 
 
 def grouped(sizes, owners=None, times=None, seed=0):
@@ -46,9 +46,9 @@ def grouped(sizes, owners=None, times=None, seed=0):
     )
 
 
-def held(made, number):
+def groups_of(partition, number):
     """Groups in each client's splits."""
-    return [[set(number[getattr(c, part)].tolist()) for part in PARTS] for c in made.clients]
+    return [[{*number[getattr(c, split)].tolist()} for split in SPLITS] for c in partition.clients]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,11 @@ def held(made, number):
 )
 def test_a_group_is_in_one_part_of_one_client(recipe, owners):
     data = grouped([1 + k % 5 for k in range(90)], owners)
-    made = divide(data, data_settings(test_share=0.2, validation_share=0.2), recipe, 3, 0)
-    sets = [part for client in held(made, data.groups.number) for part in client]
+    partition = divide(data, data_settings(test_share=0.2, validation_share=0.2), recipe, 3, 0)
+    of_clients = groups_of(partition, data.groups.number)
+    sets = [ids for client in of_clients for ids in client]
     assert sum(map(len, sets)) == len(set().union(*sets)) == 90
-    tested = sum(len(part) for client in held(made, data.groups.number) for part in client[2:])
+    tested = sum(len(client[2]) for client in of_clients)
     # a share of groups; each of three owners rounds its own
     assert tested == pytest.approx(0.2 * 90, abs=3)
 
@@ -77,17 +78,18 @@ def test_data_that_tear_a_group_themselves_are_refused():
         match=r"of 4 groups of who have rows in several of training, validation and test, first",
     ):
         divide(replace(data, n_train=7), data_settings(), Iid(), 1, 0)
-    made = divide(
+    partition = divide(
         replace(data, n_train=7), data_settings(split="pooled", test_share=0.25), Iid(), 1, 0
     )
-    assert len(made.clients[0].test) == 3
+    assert len(partition.clients[0].test) == 3
 
 
 def test_the_latest_rows_are_for_testing_and_the_latest_of_the_others_for_validation():
     times = stream(1, "test").permutation(100).astype(float)
     data = replace(grouped([1] * 100), groups=None, times=times)
-    own = divide(data, data_settings(test_share=0.2, validation_share=0.25), Iid(), 1, 0).clients[0]
-    assert [sorted(times[getattr(own, part)]) for part in PARTS] == [
+    shares = data_settings(test_share=0.2, validation_share=0.25)
+    (client,) = divide(data, shares, Iid(), 1, 0).clients
+    assert [sorted(times[getattr(client, split)]) for split in SPLITS] == [
         list(range(60)), list(range(60, 80)), list(range(80, 100))
     ]  # fmt: skip
 
@@ -97,8 +99,9 @@ def test_a_group_goes_where_its_latest_row_goes():
     times = np.zeros(20)
     late = np.flatnonzero(data.groups.number == 4)[0]
     times[late] = 1.0  # its other row is as early as all
-    own = divide(replace(data, times=times), data_settings(test_share=0.1), Iid(), 1, 0).clients[0]
-    assert sorted(own.test) == sorted(np.flatnonzero(data.groups.number == 4))
+    data = replace(data, times=times)
+    (client,) = divide(data, data_settings(test_share=0.1), Iid(), 1, 0).clients
+    assert sorted(client.test) == sorted(np.flatnonzero(data.groups.number == 4))
 
 
 def visits(patients=160, rows=6):
@@ -117,14 +120,14 @@ def visits(patients=160, rows=6):
 
 def ward(tmp_path, **data):
     (tmp_path / "visits.csv").write_text(visits())
-    own = {
+    table = {
         "name": "table",
         "path": str(tmp_path / "visits.csv"),
         "label_column": "sick",
         "client_column": "hospital",
     }
     settings = {
-        "data": {**own, **data},
+        "data": {**table, **data},
         "method": {"name": "separate"},
         "model": {"name": "mlp", "hidden": [64]},
     }
@@ -135,22 +138,22 @@ def recognised(scenario):
     """Share of all test rows with the label of their client's nearest training row."""
     x, y = scenario.dataset.x, scenario.dataset.y
     right = []
-    for own in scenario.partition.clients:
-        nearest = KNeighborsClassifier(1).fit(x[own.train], y[own.train])
-        right += (nearest.predict(x[own.test]) == y[own.test]).tolist()
+    for client in scenario.partition.clients:
+        nearest = KNeighborsClassifier(1).fit(x[client.train], y[client.train])
+        right += (nearest.predict(x[client.test]) == y[client.test]).tolist()
     return np.mean(right)
 
 
 def test_a_coin_toss_by_patient_cannot_be_told_of_new_patients(tmp_path):
     torn = Scenario.prepare(ward(tmp_path, drop_columns=["patient", "day"]))
-    whole = Scenario.prepare(ward(tmp_path, group_column="patient", drop_columns=["day"]))
+    intact = Scenario.prepare(ward(tmp_path, group_column="patient", drop_columns=["day"]))
     assert recognised(torn) > 0.9
-    assert recognised(whole) < 0.5 + 3 * 0.5 / np.sqrt(32)  # 32 patients for testing, one coin each
-    assert groups_of_test_rows(whole)[0].tolist() == np.repeat(np.arange(16), 6).tolist()
-    assert simulate(whole.config).groups(0).tolist() == groups_of_test_rows(whole)[0].tolist()
+    assert recognised(intact) < 0.5 + 3 * 0.5 / 32**0.5  # 32 patients for testing, one coin each
+    assert groups_of_test_rows(intact)[0].tolist() == np.repeat(np.arange(16), 6).tolist()
+    assert simulate(intact.config).groups(0).tolist() == groups_of_test_rows(intact)[0].tolist()
     assert not groups_of_test_rows(torn)
     assert "identifiers that repeat: patient (160 values in 960 rows)" in " ".join(torn.remarks)
-    assert not [line for line in whole.remarks if "identifiers" in line]
+    assert not [line for line in intact.remarks if "identifiers" in line]
 
 
 def test_groups_are_kept_with_predictions(tmp_path):
@@ -171,11 +174,11 @@ def test_a_table_split_by_date(tmp_path):
     assert scenario.dataset.columns == ("a", "b", "c", "d")
     for client in scenario.partition.clients:
         assert days[client.train].max() <= days[client.test].min()
-    wrong = {"label_column": "sick", "time_column": "hospital", "drop_columns": ["patient", "day"]}
+    roles = {"label_column": "sick", "time_column": "hospital", "drop_columns": ["patient", "day"]}
     with pytest.raises(
         DataError, match=r"time column hospital: 960 of 960 .*, first 'H0' in line 2"
     ):
-        read(data_settings(name="table", path=tmp_path / "visits.csv", **wrong))
+        read(data_settings(name="table", path=tmp_path / "visits.csv", **roles))
 
 
 def test_owners_and_groups_of_arrays_are_arrays_beside_them(tmp_path):
@@ -209,5 +212,5 @@ def test_rows_that_have_owners_stay_with_them_unless_a_partition_is_named(tmp_pa
     assert Scenario.prepare(resolve(run, {"partition": "iid", "clients": 4})).names == [
         f"client {k}" for k in range(4)
     ]
-    alone = Scenario.prepare(resolve(run, {"clients": 1}))
-    assert (alone.names, len(alone.partition.clients[0].test)) == (["client 0"], 8)
+    single = Scenario.prepare(resolve(run, {"clients": 1}))
+    assert (single.names, len(single.partition.clients[0].test)) == (["client 0"], 8)

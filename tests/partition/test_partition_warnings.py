@@ -15,55 +15,57 @@ from pomona.partition.split_notes import Clients, split_notes
 PLAIN = table([30, 30], [10, 10])
 
 
-def said(dataset, clients=2, **fields):
+def notes(dataset, clients=2, **fields):
     dataset = replace(dataset, **fields)
     return remarks(dataset, divided(dataset, Iid(), clients))
 
 
 def test_data_without_oddities_need_no_remark():
-    assert said(PLAIN) == []
-    assert said(PLAIN, notes=("cat: 1 file .txt is not read (a.txt)",)) == [
+    assert notes(PLAIN) == []
+    assert notes(PLAIN, notes=("cat: 1 file .txt is not read (a.txt)",)) == [
         "cat: 1 file .txt is not read (a.txt)"
     ]
 
 
 def test_rows_that_are_dealt_to_others_than_their_owners():
     data = owned((20, 20))
-    assert said(data) == [
+    assert notes(data) == [
         "rows have owners (site-0, site-1), and partition iid deals them to other clients; "
         "partition.name = natural keeps them together"
     ]
-    assert said(data, 1) == []
-    given = replace(divided(data, Iid(), 2), recipe={"fingerprint": "of a file"})
-    assert remarks(data, given) == []
+    assert notes(data, 1) == []
+    of_file = replace(divided(data, Iid(), 2), recipe={"fingerprint": "of a file"})
+    assert remarks(data, of_file) == []
 
 
 def test_classes():
-    assert said(table([30], [10])) == [
+    assert notes(table([30], [10])) == [
         "all rows are of class class-0: there is nothing to learn, and accuracy is 100 %"
     ]
-    assert said(table([0, 30, 30], [0, 10, 10])) == [
+    assert notes(table([0, 30, 30], [0, 10, 10])) == [
         "no row is of class class-0; numbers of classes start at 0"
     ]
-    assert said(table([30, 30, 2], [10, 10, 1])) == [
+    assert notes(table([30, 30, 2], [10, 10, 1])) == [
         "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them. If "
         "they are typing errors, correct the rows"
     ]
-    assert said(PLAIN, classes=("Yes", "yes")) == [
+    assert notes(PLAIN, classes=("Yes", "yes")) == [
         "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; "
         "if they are one, write them the same way"
     ]
-    many = table([1] * 30, [1] * 10 + [0] * 20)
-    assert said(many) == ["40 rows have 30 classes; for measurements set data.targets = regression"]
+    ages = table([1] * 30, [1] * 10 + [0] * 20)
+    assert notes(ages) == [
+        "40 rows have 30 classes; for measurements set data.targets = regression"
+    ]
 
 
 def test_flags_that_are_never_or_always_set():
     flags = np.zeros((80, 3), np.float32)
     flags[::2, 0] = flags[:, 2] = 1
     line = "flags that are the same in all rows: {}; there is nothing to learn for them"
-    assert said(PLAIN, classes=(), y=flags) == [line.format("label 1, label 2")]
-    assert said(PLAIN, classes=(), y=flags, labels=("a", "b", "c")) == [line.format("b, c")]
-    assert said(PLAIN, classes=(), y=flags + np.arange(80, dtype=np.float32)[:, None]) == []
+    assert notes(PLAIN, classes=(), y=flags) == [line.format("label 1, label 2")]
+    assert notes(PLAIN, classes=(), y=flags, labels=("a", "b", "c")) == [line.format("b, c")]
+    assert notes(PLAIN, classes=(), y=flags + np.arange(80, dtype=np.float32)[:, None]) == []
 
 
 def owned(counts):

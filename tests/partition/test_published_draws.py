@@ -30,9 +30,9 @@ APPLE_FIGURE = [10914, 6605, 5485, 1131, 596, 5775, 1132, 10118, 1122, 596, 5848
 def test_apples_practical_draw_has_the_sizes_of_its_published_figure():
     """They depend on the numbers of each class alone, not on the order of the rows."""
     data = table(*MNIST)
-    made = divided(data, Practical(draw="published"), 12)
-    assert sizes(made) == APPLE_FIGURE
-    train = label_counts(made, data, "train")
+    partition = divided(data, Practical(draw="published"), 12)
+    assert sizes(partition) == APPLE_FIGURE
+    train = label_counts(partition, data, "train")
     assert np.all(
         np.sort(train, axis=0)
         == np.sort(np.outer([0.01] * 10 + [0.1, 0.8], MNIST[0]).astype(int), axis=0)
@@ -41,8 +41,8 @@ def test_apples_practical_draw_has_the_sizes_of_its_published_figure():
 
 def test_apples_pathological_draw_has_two_classes_a_client_and_all_owners():
     data = table(*MNIST)
-    made = divided(data, Pathological(draw="published"), 12)
-    train = label_counts(made, data, "train")
+    partition = divided(data, Pathological(draw="published"), 12)
+    train = label_counts(partition, data, "train")
     assert np.all((train > 0).sum(axis=1) == 2)
     assert sorted((train > 0).sum(axis=0)) == [2] * 6 + [3] * 4
     # rounding leaves less than a row an owner
@@ -52,12 +52,12 @@ def test_apples_pathological_draw_has_two_classes_a_client_and_all_owners():
 @pytest.mark.parametrize("recipe", [Dirichlet(draw="pfllib"), Classes(draw="pfllib")])
 def test_pfllib_divides_the_rows_of_both_splits_and_splits_each_client_anew(recipe):
     data = table(*MNIST)
-    made = divided(data, recipe, 20)
-    whole = [len(c.train) + len(c.test) for c in made.clients]
-    assert sum(whole) == len(data)
-    assert sizes(made) == [int(0.75 * n) for n in whole]
-    assert min(whole) >= 40
-    assert any(np.any(c.train >= data.n_train) for c in made.clients)
+    partition = divided(data, recipe, 20)
+    row_counts = [len(c.train) + len(c.test) for c in partition.clients]
+    assert sum(row_counts) == len(data)
+    assert sizes(partition) == [int(0.75 * n) for n in row_counts]
+    assert min(row_counts) >= 40
+    assert any(np.any(c.train >= data.n_train) for c in partition.clients)
 
 
 NIID_DIRICHLET = [6631, 9475, 6099, 6004, 5074, 5106, 7397, 3742, 6052, 4420]
@@ -74,11 +74,11 @@ NIID_LABELS = [4064, 9701, 4927, 8078, 4873, 4685, 5938, 4062, 5635, 8037]
 def test_niid_bench_divides_training_rows_in_the_sizes_that_its_program_gives(recipe, expected):
     """Sizes on MNIST of a program written from its description with NumPy alone."""
     data = table(*MNIST)
-    made = divided(data, recipe, 10)
-    assert sizes(made) == expected
-    assert sorted(row for c in made.clients for row in c.train) == list(range(data.n_train))
-    assert [len(c.test) for c in made.clients] == [1000] * 10
-    assert sorted(row for c in made.clients for row in c.test) == list(
+    partition = divided(data, recipe, 10)
+    assert sizes(partition) == expected
+    assert sorted(row for c in partition.clients for row in c.train) == list(range(data.n_train))
+    assert [len(c.test) for c in partition.clients] == [1000] * 10
+    assert sorted(row for c in partition.clients for row in c.test) == list(
         range(data.n_train, len(data))
     )
 
@@ -88,8 +88,8 @@ def test_two_labels_of_niid_bench_are_the_clients_own_and_another_in_equal_parts
     train = label_counts(divided(data, Classes(draw="niid-bench"), 10), data, "train")
     assert np.all((train > 0).sum(axis=1) == 2)
     assert np.all(np.diag(train) > 0)
-    for held in train.T:
-        assert np.ptp(held[held > 0]) <= 1
+    for class_counts in train.T:
+        assert np.ptp(class_counts[class_counts > 0]) <= 1
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_a_published_draw_is_the_same_for_every_seed(recipe):
 
 def test_validation_is_held_out_of_the_training_rows():
     data = table(*MNIST)
-    whole = divided(data, Practical(draw="published"), 12)
-    made = divide(
+    unvalidated = divided(data, Practical(draw="published"), 12)
+    partition = divide(
         data, data_settings(validation_share=0.15), Practical(draw="published"), 12, seed=0
     )
-    for all_rows, client in zip(whole.clients, made.clients, strict=True):
+    for all_rows, client in zip(unvalidated.clients, partition.clients, strict=True):
         assert np.array_equal(
             np.sort(np.concatenate([client.train, client.validation])), all_rows.train
         )
@@ -165,10 +165,10 @@ def test_the_rows_are_those_of_the_published_programs(name, real_data):
         )
     source, recipe, clients = FILES[name]
     settings = data_settings(name=source, validation_share=0)
-    made = divide(read(settings), settings, recipe, clients, seed=0)
+    partition = divide(read(settings), settings, recipe, clients, seed=0)
     published = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["clients"]
-    assert [c.train.tolist() for c in made.clients] == [c["train"] for c in published]
-    assert [c.test.tolist() for c in made.clients] == [c["test"] for c in published]
+    assert [c.train.tolist() for c in partition.clients] == [c["train"] for c in published]
+    assert [c.test.tolist() for c in partition.clients] == [c["test"] for c in published]
 
 
 @pytest.mark.parametrize("draw", ["published", "pfllib", "niid-bench"])
@@ -180,19 +180,19 @@ def test_the_rows_are_those_of_the_published_programs(name, real_data):
     k=st.integers(1, 4),
 )
 @settings(max_examples=60)
-def test_small_data_are_divided_or_refused(draw, clients, classes, rows, held, k):
-    data = table([rows] * classes, [held] * classes)
+def test_small_data_are_divided_or_refused(draw, clients, classes, rows, test_rows, k):
+    data = table([rows] * classes, [test_rows] * classes)
     recipes = [
         (Practical, {}),
         (Pathological, {"classes_per_client": k}),
         (Classes, {"classes_per_client": k}),
         (Dirichlet, {"beta": 0.1}),
     ]
-    for kind, over in recipes[:2] if draw == "published" else recipes[2:]:
+    for recipe, options in recipes[:2] if draw == "published" else recipes[2:]:
         try:
-            made = divided(data, kind(draw=draw, **over), clients)
+            partition = divided(data, recipe(draw=draw, **options), clients)
         except (ConfigError, DataError):
             continue
-        taken = np.concatenate([np.r_[c.train, c.validation, c.test] for c in made.clients])
-        assert len(np.unique(taken)) == len(taken)
-        assert all(len(c.train) for c in made.clients)
+        dealt = np.concatenate([np.r_[c.train, c.validation, c.test] for c in partition.clients])
+        assert len(np.unique(dealt)) == len(dealt)
+        assert all(len(c.train) for c in partition.clients)

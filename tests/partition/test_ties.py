@@ -33,13 +33,13 @@ def rows(labels, times=None, groups=None):
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("up", [True, False])
-def test_a_year_is_tested_by_a_draw_and_not_by_the_order_of_the_file(up, grouped):
+@pytest.mark.parametrize("ascending", [True, False])
+def test_a_year_is_tested_by_a_draw_and_not_by_the_order_of_the_file(ascending, grouped):
     """200 rows of 2021, 40 % ill, sorted by class; 50 of 200 are for testing, 50 for validation."""
-    y = np.sort(np.arange(200) % 5 < 2)[:: 1 if up else -1]
+    y = np.sort(np.arange(200) % 5 < 2)[:: 1 if ascending else -1]
     data = rows(y, np.full(200, 2021.0), np.arange(200) if grouped else None)
-    own = divide(data, BY_TIME, Iid(), 1, 0).clients[0]
-    shares = [data.y[getattr(own, part)].mean() for part in ("train", "validation", "test")]
+    client = divide(data, BY_TIME, Iid(), 1, 0).clients[0]
+    shares = [data.y[getattr(client, split)].mean() for split in ("train", "validation", "test")]
     assert shares == pytest.approx([0.4] * 3, abs=0.03)
 
 
@@ -68,23 +68,23 @@ def test_every_row_of_a_tied_time_is_tested_equally_often():
 @given(st.lists(st.integers(0, 5), max_size=12), st.floats(0, 1), st.booleans())
 @settings(max_examples=80)
 def test_the_latest_are_held_out_down_to_no_row(times, share, grouped):
-    at, n = np.array(times, float), len(times)
+    stamps, n = np.array(times, float), len(times)
     groups = np.arange(n) // 2 if grouped else None
-    chosen = hold_out(np.arange(n), np.zeros(n, np.int64), share, stream(0, "t"), groups, at)
+    chosen = hold_out(np.arange(n), np.zeros(n, np.int64), share, stream(0, "t"), groups, stamps)
     unit = np.arange(n) if groups is None else groups
     units = len(set(unit.tolist()))
     size = min(max(round(share * units), int(share > 0)), max(units - 1, 0))
     assert len(set(unit[chosen].tolist())) == size
-    latest = {u: at[unit == u].max() for u in set(unit.tolist())}
-    held = {u: t for u, t in latest.items() if u in set(unit[chosen].tolist())}
-    rest = [t for u, t in latest.items() if u not in held]
-    assert not held or not rest or min(held.values()) >= max(rest)
+    latest = {u: stamps[unit == u].max() for u in set(unit.tolist())}
+    tested = {u: t for u, t in latest.items() if u in set(unit[chosen].tolist())}
+    trained = [t for u, t in latest.items() if u not in tested]
+    assert not tested or not trained or min(tested.values()) >= max(trained)
 
 
 def test_a_patient_of_two_classes_goes_to_either_client():
     """100 patients with one row of each class; one client has each class."""
     data = rows(np.arange(200) % 2, groups=np.arange(200) // 2)
-    made = divided(replace(data, n_train=200), Pathological(classes_per_client=1), 2)
-    patients = [len(client.train) + len(client.test) for client in made.clients]
+    partition = divided(replace(data, n_train=200), Pathological(classes_per_client=1), 2)
+    patients = [len(client.train) + len(client.test) for client in partition.clients]
     assert sum(patients) == 200
     assert min(patients) > 60  # 100 of each on average, and 10 is one deviation of as many coins

@@ -12,7 +12,7 @@ WEIGHTS = {
     "fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
     "fc1.bias": torch.tensor([0.5, -0.5]),
 }
-ABOUT = ModelMetadata(
+METADATA = ModelMetadata(
     client="A", model="personal, trained", network={"name": "logistic"}, kind="table", input_shape=(2,), outputs=2,
     vocabulary=0, words=(), targets="classes", classes=("no", "yes"), labels=(), columns=("age", "dose"),
     others=("site", "sick"), shift=(1.0, 1.0), scale=(2.0, 2.0),
@@ -24,7 +24,7 @@ def tree(**changes):
     """The metadata of a valid file, with changes; without a dtype samples have the first of their
     kind.
     """
-    return {**ABOUT.model_dump(mode="json", exclude={"dtype"}), **changes}
+    return {**METADATA.model_dump(mode="json", exclude={"dtype"}), **changes}
 
 
 def craft(path, header, tensors=WEIGHTS):
@@ -39,5 +39,5 @@ def craft(path, header, tensors=WEIGHTS):
 
 def good(path, **changes):
     """A file as a run would write it: 2 features, 2 classes."""
-    model_file.write(path, WEIGHTS, ABOUT.model_copy(update=changes))
+    model_file.write(path, WEIGHTS, METADATA.model_copy(update=changes))
     return path

@@ -44,10 +44,10 @@ def patients(seed=0):
     draw = np.random.default_rng(seed)
     age, lab = draw.normal(60, 12, N), draw.normal(2, 1, N)
     stage = draw.choice(["I", "II", "III"], N, p=[0.2, 0.5, 0.3])
-    seen = np.datetime64("2020-01-01") + draw.integers(0, 1000, N)
+    dates = np.datetime64("2020-01-01") + draw.integers(0, 1000, N)
     risk = 0.05 * (age - 60) + 0.8 * (stage == "III") + 0.5 * lab - 1
     table = pd.DataFrame({"age": age, "lab": np.where(draw.random(N) < 0.15, np.nan, lab)})
-    table = table.assign(stage=stage, seen=seen, site=draw.choice(["A", "B"], N))
+    table = table.assign(stage=stage, seen=dates, site=draw.choice(["A", "B"], N))
     return table, risk, draw
 
 
@@ -113,11 +113,11 @@ def test_odds_ratios_of_a_shared_model_are_those_of_all_rows(two_classes):
 
 def test_odds_ratios_of_a_client_s_own_model_are_those_of_its_rows(two_classes):
     result, rows = trained(two_classes, "dead", "separate", data={"fit": "client"})
-    for name, own in zip("AB", rows, strict=True):
-        beta, errors = newton(design(own), own.dead == "yes")
+    for name, client_rows in zip("AB", rows, strict=True):
+        beta, errors = newton(design(client_rows), client_rows.dead == "yes")
         coefficients = [c for c in pomona.coefficients(result) if c.client == name]
         require_equal(coefficients, beta[1:], errors[1:])
-        assert float(coefficients[2].reference) == pytest.approx(own.lab.median(), rel=1e-3)
+        assert float(coefficients[2].reference) == pytest.approx(client_rows.lab.median(), rel=1e-3)
 
 
 def test_a_shared_model_has_no_units_if_each_client_has_its_own(two_classes, tmp_path, capsys):
@@ -158,8 +158,8 @@ def test_no_interval_for_what_the_rows_do_not_determine(two_classes):
 
 
 def test_no_interval_for_few_events(two_classes):
-    few = two_classes.assign(dead=np.where(two_classes.age > 75, two_classes.dead, "no"))
-    result, _ = trained(few, "dead", rounds=5)
+    rare = two_classes.assign(dead=np.where(two_classes.age > 75, two_classes.dead, "no"))
+    result, _ = trained(rare, "dead", rounds=5)
     assert all("too few events" in text for text in without_interval(result))
 
 
@@ -193,24 +193,24 @@ def test_hazard_ratios_need_times(two_classes):
 def test_the_command_and_the_page_show_them(two_classes, tmp_path, capsys):
     result, _ = trained(two_classes, "dead", rounds=60, folder=tmp_path / "run")
     age = pomona.coefficients(result, per={"age": 10})[0]
-    words = ("coefficients", tmp_path / "run", "--per", "age=10")
+    argv = ("coefficients", tmp_path / "run", "--per", "age=10")
     capsys.readouterr()
-    (first, *_) = json.loads(call(capsys, *words, "--json")[1])
+    (first, *_) = json.loads(call(capsys, *argv, "--json")[1])
     assert (first["step"], first["low"], first["high"]) == ("10", age.low, age.high)
-    assert f"{age.low:.3g} to {age.high:.3g}" in call(capsys, *words)[1]
+    assert f"{age.low:.3g} to {age.high:.3g}" in call(capsys, *argv)[1]
     assert "Odds ratios" in write([result], tmp_path).read_text()
-    for wrong in ("stage=2", "age", "age=0"):
-        code, _, message = call(capsys, *words[:3], wrong)
+    for per in ("stage=2", "age", "age=0"):
+        code, _, message = call(capsys, *argv[:3], per)
         assert code == 2
-        assert wrong.split("=")[0] in message
-    assert "--client" in call(capsys, *words[:2], "--client", "A")[2]
+        assert per.split("=")[0] in message
+    assert "--client" in call(capsys, *argv[:2], "--client", "A")[2]
 
 
 def test_a_personalised_model_has_no_interval(two_classes):
     result, _ = trained(two_classes, "dead", "ditto", rounds=30)
-    own = [c for c in pomona.coefficients(result) if c.client]
-    assert {c.client for c in own} == {"A", "B"}
-    assert all(c.low is None and "not at the optimum" in c.reason for c in own)
+    personal = [c for c in pomona.coefficients(result) if c.client]
+    assert {c.client for c in personal} == {"A", "B"}
+    assert all(c.low is None and "not at the optimum" in c.reason for c in personal)
 
 
 def test_three_classes_are_compared_with_the_first():
@@ -288,11 +288,11 @@ def test_each_interval_of_time_has_odds_ratios_of_those_who_reach_it():
     table = table.assign(time=np.minimum(time, 12.0), event=(time < 12) * 1)
     data = {"targets": "survival", "label_columns": ["time", "event"], "time_edges": [3.0, 12.0]}
     result, (every,) = trained(table, None, "separate", data=data)
-    end, seen = np.array([3.0, 12.0]), every.event.to_numpy() == 1
+    edges, observed = np.array([3.0, 12.0]), every.event.to_numpy() == 1
     times = every.time.to_numpy()
     answers = []
-    for start, stop in zip([0.0, *end[:-1]], end, strict=True):
-        inside = seen & (start < times) & (times <= stop)
+    for lower, stop in zip([0.0, *edges[:-1]], edges, strict=True):
+        inside = observed & (lower < times) & (times <= stop)
         answers.append((inside | (times >= stop), inside[inside | (times >= stop)]))
     coefficients = pomona.coefficients(result)
     assert [c.outcome for c in coefficients] == [f"event in the interval to {e}" for e in (3, 12)]

@@ -81,8 +81,8 @@ def outputs_at(result, scenario, model, site):
 )
 def test_every_model_is_scored_on_all_test_rows(targets, settings, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    own = "def share_of_first(p, y):\n    return float(p[:, 0].mean())\n"
-    (tmp_path / "elsewhere_metric.py").write_text(own)
+    code = "def share_of_first(p, y):\n    return float(p[:, 0].mean())\n"
+    (tmp_path / "elsewhere_metric.py").write_text(code)
     data = of_sites(targets)
     result = trained(data, **settings)
     scores, scenario = pomona.elsewhere(result, data).scores, prepared(result, data)
@@ -152,8 +152,8 @@ def test_what_is_undefined_is_named():
     assert evaluated.scores[1][0] is not None
     notes = "\n".join(evaluated.notes)
     assert "do not define AUROC: South." in notes
-    lacking = (y[site == "North"] == 0).sum()
-    assert lacking
+    negatives = (y[site == "North"] == 0).sum()
+    assert negatives
     assert "classes that a client has none of: South (" in notes
 
 

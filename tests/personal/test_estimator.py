@@ -38,25 +38,25 @@ def test_what_scikit_learn_expects_of_a_classifier(estimator, check):
 
 
 def test_each_group_has_a_model_of_its_own():
-    alone = pomona.PersonalizedFederation("separate", rounds=10, **QUICK).fit(X, Y, SITE)
-    together = pomona.PersonalizedFederation("fedavg", rounds=10, **QUICK).fit(X, Y, SITE)
+    separate = pomona.PersonalizedFederation("separate", rounds=10, **QUICK).fit(X, Y, SITE)
+    averaged = pomona.PersonalizedFederation("fedavg", rounds=10, **QUICK).fit(X, Y, SITE)
     new = DRAW.normal(size=(300, 3))
     at_a = np.where(new[:, 0] > 0, "ill", "well")
     at_c = np.where(new[:, 0] > 0, "well", "ill")
-    assert alone.score(new, at_a, ["a"] * 300) > 0.9
-    assert alone.score(new, at_c, ["c"] * 300) > 0.9
-    assert together.score(new, at_c, ["c"] * 300) < 0.5
-    assert list(alone.clients_) == ["a", "b", "c"]
+    assert separate.score(new, at_a, ["a"] * 300) > 0.9
+    assert separate.score(new, at_c, ["c"] * 300) > 0.9
+    assert averaged.score(new, at_c, ["c"] * 300) < 0.5
+    assert list(separate.clients_) == ["a", "b", "c"]
     mixed = np.array(["c", "a"] * 150)
     expected = np.where(
-        mixed == "a", alone.predict(new, ["a"] * 300), alone.predict(new, ["c"] * 300)
+        mixed == "a", separate.predict(new, ["a"] * 300), separate.predict(new, ["c"] * 300)
     )
-    assert np.array_equal(alone.predict(new, mixed), expected)
+    assert np.array_equal(separate.predict(new, mixed), expected)
 
 
 def test_all_rows_of_a_fit_train():
-    made = pomona.PersonalizedFederation(rounds=1, **QUICK).fit(X, Y, SITE)
-    assert made.result_.about["sizes"] == {
+    federation = pomona.PersonalizedFederation(rounds=1, **QUICK).fit(X, Y, SITE)
+    assert federation.result_.about["sizes"] == {
         "train": [30] * 3,
         "validation": [0] * 3,
         "test": [30] * 3,
@@ -64,31 +64,31 @@ def test_all_rows_of_a_fit_train():
 
 
 def test_groups_take_scikit_learns_routes():
-    made = pomona.PersonalizedFederation("separate", rounds=10, **QUICK)
+    estimator = pomona.PersonalizedFederation("separate", rounds=10, **QUICK)
     with sklearn.config_context(enable_metadata_routing=True):
-        routed = clone(made).set_fit_request(groups=True).set_score_request(groups=True)
-        found = cross_val_score(routed, X, Y, cv=StratifiedKFold(3), params={"groups": SITE})
-    assert (found > 0.8).all()
-    fitted = made.fit(X, Y, SITE)
-    again = pickle.loads(pickle.dumps(fitted))
-    assert np.array_equal(again.predict_proba(X, SITE), fitted.predict_proba(X, SITE))
+        routed = clone(estimator).set_fit_request(groups=True).set_score_request(groups=True)
+        scores = cross_val_score(routed, X, Y, cv=StratifiedKFold(3), params={"groups": SITE})
+    assert (scores > 0.8).all()
+    fitted = estimator.fit(X, Y, SITE)
+    unpickled = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(unpickled.predict_proba(X, SITE), fitted.predict_proba(X, SITE))
 
 
 def test_wrong_groups_are_told_in_a_line():
-    made = pomona.PersonalizedFederation(rounds=1, **QUICK)
+    estimator = pomona.PersonalizedFederation(rounds=1, **QUICK)
     with pytest.raises(DataError, match="X has 90 rows but groups has 9"):
-        made.fit(X, Y, SITE[:9])
-    made.fit(X, Y, SITE)
+        estimator.fit(X, Y, SITE[:9])
+    estimator.fit(X, Y, SITE)
     with pytest.raises(DataError, match="each of 3 clients has a model; give groups"):
-        made.predict(X)
+        estimator.predict(X)
     with pytest.raises(DataError, match="groups: 'd' was not in fit"):
-        made.predict(X[:1], ["d"])
+        estimator.predict(X[:1], ["d"])
     with pytest.raises(ConfigError, match="unknown key 'rouns'; did you mean rounds"):
         pomona.PersonalizedFederation(settings={"rouns": 1}).fit(X, Y)
 
 
 FRAME = pd.DataFrame(X, columns=list("pqr")).assign(site=SITE)
-ALONE = pomona.PersonalizedFederation("separate", rounds=10, **QUICK)
+SEPARATE = pomona.PersonalizedFederation("separate", rounds=10, **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -101,20 +101,20 @@ ALONE = pomona.PersonalizedFederation("separate", rounds=10, **QUICK)
     ],
 )
 def test_clients_of_a_column_reach_every_scorer(rows, column):
-    made = clone(ALONE).set_params(client_column=column)
+    estimator = clone(SEPARATE).set_params(client_column=column)
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     for scoring in ("roc_auc", "accuracy", None):
-        assert (cross_val_score(made, rows, Y, cv=folds, scoring=scoring) > 0.8).all()
-    assert (cross_val_predict(made, rows, Y, cv=folds) == Y).mean() > 0.8
-    search = GridSearchCV(made, {"rounds": [1, 10]}, scoring="roc_auc", cv=folds).fit(rows, Y)
+        assert (cross_val_score(estimator, rows, Y, cv=folds, scoring=scoring) > 0.8).all()
+    assert (cross_val_predict(estimator, rows, Y, cv=folds) == Y).mean() > 0.8
+    search = GridSearchCV(estimator, {"rounds": [1, 10]}, scoring="roc_auc", cv=folds).fit(rows, Y)
     assert search.best_params_ == {"rounds": 10}
     assert search.best_estimator_.n_features_in_ == 3
     assert (search.predict(rows) == Y).mean() > 0.8
 
 
 def test_a_column_of_clients_is_the_same_as_groups():
-    column = clone(ALONE).set_params(client_column="site").fit(FRAME, Y)
-    groups = clone(ALONE).fit(FRAME[list("pqr")], Y, SITE)
+    column = clone(SEPARATE).set_params(client_column="site").fit(FRAME, Y)
+    groups = clone(SEPARATE).fit(FRAME[list("pqr")], Y, SITE)
     assert np.array_equal(
         column.predict_proba(FRAME), groups.predict_proba(FRAME[list("pqr")], SITE)
     )
@@ -129,21 +129,21 @@ def test_a_column_of_clients_is_the_same_as_groups():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"validation_share": 0.2},
         {"settings": {"model": "logistic", "data": {"validation_share": 0.2}}},
         {"settings": {"model": "logistic", "data.validation_share": 0.2}},
     ],
 )
-def test_rows_for_validation_are_held_out_and_choose_a_round(given):
-    settings = {**given.get("settings", {"model": "logistic"}), "keep": "best"}
-    made = pomona.PersonalizedFederation(
-        "separate", rounds=4, lr=0.5, **{**given, "settings": settings}
+def test_rows_for_validation_are_held_out_and_choose_a_round(options):
+    settings = {**options.get("settings", {"model": "logistic"}), "keep": "best"}
+    estimator = pomona.PersonalizedFederation(
+        "separate", rounds=4, lr=0.5, **{**options, "settings": settings}
     )
-    sizes = made.fit(X, Y, SITE).result_.about["sizes"]
+    sizes = estimator.fit(X, Y, SITE).result_.about["sizes"]
     assert sizes["validation"] == [6] * 3
-    assert {row.split for row in made.result_.evaluations} >= {"validation"}
+    assert {row.split for row in estimator.result_.evaluations} >= {"validation"}
 
 
 @pytest.mark.parametrize("data", [{"path": "a.csv"}, {"name": "digits"}, {"classes": ["a"]}])
@@ -165,40 +165,40 @@ def test_settings_that_would_replace_parameters_or_have_no_effect_are_refused(se
 
 
 def test_a_seed_is_drawn_as_scikit_learn_does():
-    def made(state):
-        return clone(ALONE).set_params(rounds=1, random_state=state).fit(X, Y, SITE)
+    def fitted(state):
+        return clone(SEPARATE).set_params(rounds=1, random_state=state).fit(X, Y, SITE)
 
-    draws = [made(np.random.RandomState(3)).predict_proba(X, SITE) for _ in range(2)]
+    draws = [fitted(np.random.RandomState(3)).predict_proba(X, SITE) for _ in range(2)]
     assert np.array_equal(*draws)
-    one, other = made(None), made(None)
-    assert one.result_.config["seed"] != other.result_.config["seed"]
-    assert made(np.int64(7)).result_.config["seed"] == 7
+    a, b = fitted(None), fitted(None)
+    assert a.result_.config["seed"] != b.result_.config["seed"]
+    assert fitted(np.int64(7)).result_.config["seed"] == 7
 
 
 @pytest.mark.parametrize("method", ["apple", "fedrep"])
 def test_models_in_memory_are_those_of_the_files(method, tmp_path):
-    here = pomona.run(tiny(method, rounds=2))
-    there = pomona.run(tiny(method, rounds=2), tmp_path / "run")
+    in_memory = pomona.run(tiny(method, rounds=2))
+    in_folder = pomona.run(tiny(method, rounds=2), tmp_path / "run")
     images = DRAW.integers(0, 17, (5, 8, 8)).astype(np.uint8)
-    for client, name in enumerate(here.about["clients"]):
-        one, other = PersonalModel.of(here, client), PersonalModel.of(there, name)
-        assert one.about == other.about
-        x = read(images, one.about).x
-        assert torch.equal(one.outputs(x), other.outputs(x))
+    for client, name in enumerate(in_memory.about["clients"]):
+        a, b = PersonalModel.of(in_memory, client), PersonalModel.of(in_folder, name)
+        assert a.about == b.about
+        x = read(images, a.about).x
+        assert torch.equal(a.outputs(x), b.outputs(x))
     with pytest.raises(DataError, match="no client 'nobody'"):
-        PersonalModel.of(here, "nobody")
+        PersonalModel.of(in_memory, "nobody")
     with pytest.raises(DataError, match="client 9 has no model"):
-        PersonalModel.of(here, 9)
+        PersonalModel.of(in_memory, 9)
 
 
 def test_a_frozen_part_in_memory_is_that_of_the_files(tmp_path):
-    part = {"model": {"name": "mlp", "hidden": [8], "train": "head"}}
-    here = pomona.run(tiny("fedavg", rounds=1, **part))
-    there = pomona.run(tiny("fedavg", rounds=1, **part), tmp_path / "run")
+    network = {"model": {"name": "mlp", "hidden": [8], "train": "head"}}
+    in_memory = pomona.run(tiny("fedavg", rounds=1, **network))
+    in_folder = pomona.run(tiny("fedavg", rounds=1, **network), tmp_path / "run")
     images = DRAW.integers(0, 17, (5, 8, 8)).astype(np.uint8)
-    one, other = PersonalModel.of(here, 0), PersonalModel.of(there, 0)
-    x = read(images, one.about).x
-    assert torch.equal(one.outputs(x), other.outputs(x))
+    a, b = PersonalModel.of(in_memory, 0), PersonalModel.of(in_folder, 0)
+    x = read(images, a.about).x
+    assert torch.equal(a.outputs(x), b.outputs(x))
 
 
 @pytest.mark.parametrize("fit", ["pooled", "client"])
@@ -217,12 +217,12 @@ def test_new_rows_of_a_frame_are_read_as_those_of_a_file(fit, tmp_path):
 
 
 def test_new_rows_of_an_array_are_read_as_those_of_an_archive(tmp_path):
-    far = X + 1e9  # in float32 all the same
-    model = PersonalModel.of(pomona.run(data=from_arrays(far, Y, SITE), rounds=1, lr=0.1), "b")
-    np.savez(tmp_path / "new.npz", x=far)
-    assert np.array_equal(read(far, model.about).x, read(tmp_path / "new.npz", model.about).x)
-    assert len(np.unique(read(far, model.about).x)) == X.size
+    shifted = X + 1e9  # in float32 all the same
+    model = PersonalModel.of(pomona.run(data=from_arrays(shifted, Y, SITE), rounds=1, lr=0.1), "b")
+    np.savez(tmp_path / "new.npz", x=shifted)
+    assert np.array_equal(read(shifted, model.about).x, read(tmp_path / "new.npz", model.about).x)
+    assert len(np.unique(read(shifted, model.about).x)) == X.size
     with pytest.raises(
         DataError, match=r"x: samples have shape \(2,\), but the model takes \(3,\)"
     ):
-        read(far[:, :2], model.about)
+        read(shifted[:, :2], model.about)

@@ -30,8 +30,8 @@ def answered(path, rows=ROWS):
     try:
         return PersonalModel.load(path).predict(rows)
     except (StorageError, DataError) as fault:
-        said = str(fault)
-    assert said.isprintable()
+        message = str(fault)
+    assert message.isprintable()
     return None
 
 
@@ -40,19 +40,19 @@ def test_every_byte_of_a_model_is_guarded(tmp_path):
     header).
     """
     path = good(tmp_path / "m")
-    kept, before = path.read_bytes(), answered(path)
-    for at in range(len(kept)):
-        path.write_bytes(kept[:at] + bytes([kept[at] ^ (1 << at % 8)]) + kept[at + 1 :])
-        assert answered(path) in (None, before), f"byte {at}"
+    data, answers = path.read_bytes(), answered(path)
+    for byte in range(len(data)):
+        path.write_bytes(data[:byte] + bytes([data[byte] ^ (1 << byte % 8)]) + data[byte + 1 :])
+        assert answered(path) in (None, answers), f"byte {byte}"
 
 
 @QUICK
 @given(damages())
 def test_a_damaged_model_is_refused_or_answers_as_before(tmp_path, damage):
     path = good(tmp_path / "m")
-    before = answered(path)
+    answers = answered(path)
     path.write_bytes(damage(path.read_bytes()))
-    assert answered(path) in (None, before)
+    assert answered(path) in (None, answers)
 
 
 NUMBERS = st.one_of(
@@ -80,9 +80,9 @@ EDITS = st.dictionaries(st.sampled_from([*tree(), "more"]), VALUES, min_size=1, 
 @example({"network": {"name": "mlp", "hidden": [1] * 100_000}})
 @example({"targets": "regression", "classes": [], "labels": ["a", "b"]})
 def test_metadata_that_somebody_wrote_and_sealed_are_refused_or_make_sense(tmp_path, edits):
-    said = tree(**edits)
+    metadata = tree(**edits)
     try:
-        craft(tmp_path / "m", said)
+        craft(tmp_path / "m", metadata)
     except (ValueError, UnicodeError):
         return  # NaN and half characters are no JSON: nobody can seal them
     answers = answered(tmp_path / "m")
@@ -122,7 +122,7 @@ def models(tmp_path_factory):
         "network": {"name": "small"}, "kind": "image", "input_shape": [1, 8, 8], "columns": [], "shift": [127.5],
         "scale": [127.5],
     }  # fmt: skip
-    words = {
+    text = {
         "network": {"name": "fasttext"}, "kind": "text", "input_shape": [3], "vocabulary": 4, "words": ["up", "down"],
         "columns": ["body", "title"], "shift": [0.0], "scale": [1.0],
     }  # fmt: skip
@@ -131,7 +131,7 @@ def models(tmp_path_factory):
     return {
         "table": PersonalModel.load(good(folder / "t")),
         "image": PersonalModel.load(craft(folder / "i", tree(**picture), small)),
-        "text": PersonalModel.load(craft(folder / "x", tree(**words), fasttext)),
+        "text": PersonalModel.load(craft(folder / "x", tree(**text), fasttext)),
     }
 
 
@@ -144,8 +144,8 @@ def test_damaged_inputs_are_refused_or_answered(tmp_path, models, name, damage):
     try:
         answers = model.predict(read(path, model.about).x)
     except DataError as fault:
-        said = str(fault)
+        message = str(fault)
     else:
-        said = ""
+        message = ""
         assert all(math.isfinite(p) for answer in answers for p in answer["probabilities"].values())
-    assert not said or said.isprintable()
+    assert not message or message.isprintable()

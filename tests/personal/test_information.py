@@ -19,7 +19,7 @@ from pomona.scenario import Scenario
 
 ROWS, COLUMNS = 700, 3  # more rows than one evaluation batch
 TIMES = {"targets": "survival", "label_columns": ["time", "event"], "time_edges": [3.0, 6.0, 12.0]}
-FORMS = {
+OUTCOMES = {
     "two classes": ({"label_column": "dead"}, "logistic"),
     "three classes": ({"label_column": "grade"}, "logistic"),
     "numbers": ({"label_column": "time", "targets": "regression"}, "mlp"),
@@ -56,9 +56,9 @@ def likelihood(targets, outputs, y, precision):
 
 
 @pytest.mark.long  # the import of the compiler behind torch.func
-@pytest.mark.parametrize("form", FORMS)
-def test_information_is_the_derivatives_of_the_loss(form):
-    scenario = prepared(*FORMS[form])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_information_is_the_derivatives_of_the_loss(outcome):
+    scenario = prepared(*OUTCOMES[outcome])
     network, module = LinearModel.of(scenario), scenario.module().double()
     rows, parameters = network.data.rows["train"][0], ParameterSpace(module).parameters
     theta = (
@@ -71,7 +71,7 @@ def test_information_is_the_derivatives_of_the_loss(form):
         return functional_call(module, {p.name: p.view(theta) for p in parameters}, (x,))
 
     precision = None
-    if form == "numbers":
+    if outcome == "numbers":
         precision = (len(rows) - COLUMNS - 1) / ((outputs(theta) - y) ** 2).sum(0)
 
     def loss(theta):

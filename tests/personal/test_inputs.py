@@ -39,16 +39,16 @@ def table(tmp_path):
 @pytest.fixture
 def picture(tmp_path):
     """A model of gray images of 8 x 8 pixels."""
-    said = {
+    changes = {
         "network": {"name": "small"}, "kind": "image", "input_shape": [1, 8, 8], "columns": [], "others": [],
         "shift": [127.5], "scale": [127.5],
     }  # fmt: skip
     state = build(ModelSettings(name="small"), (1, 8, 8), 2).state_dict()
-    return PersonalModel.load(craft(tmp_path / "p.safetensors", tree(**said), state))
+    return PersonalModel.load(craft(tmp_path / "p.safetensors", tree(**changes), state))
 
 
 AS_TRAINED = "age,site,dose,sick\n3,Ulm,5,no\n30,Aue,0.5,yes\n"
-WANTED = [[3.0, 5.0], [30.0, 0.5]]
+EXPECTED = [[3.0, 5.0], [30.0, 0.5]]
 
 
 @pytest.mark.parametrize(
@@ -70,45 +70,45 @@ WANTED = [[3.0, 5.0], [30.0, 0.5]]
 )
 def test_columns_are_found_by_name(tmp_path, table, text):
     samples = read(write(tmp_path / "a.csv", text), table.about)
-    assert samples.x.tolist() == WANTED
+    assert samples.x.tolist() == EXPECTED
     assert samples.x.dtype == np.float32
     assert samples.note == ""
 
 
 def test_a_table_without_names_is_taken_in_order_and_that_is_said(tmp_path, table, capsys):
     samples = read(write(tmp_path / "a.csv", "3,5\n30,0.5\n"), table.about)
-    assert samples.x.tolist() == WANTED
+    assert samples.x.tolist() == EXPECTED
     assert (
         "has no header; its columns are taken in the order of the training (age, dose)"
         in samples.note
     )
-    code, out, err = call(
+    code, stdout, err = call(
         capsys, "predict", tmp_path / "m.safetensors", tmp_path / "a.csv", "--json"
     )
     assert code == 0
-    assert len(json.loads(out)) == 2
+    assert len(json.loads(stdout)) == 2
     assert err == f"note: {samples.note}\n"
 
 
 def test_a_model_without_names_takes_columns_in_order_and_says_so(tmp_path):
     nameless = PersonalModel.load(good(tmp_path / "n", columns=(), others=()))
     samples = read(write(tmp_path / "a.csv", "a,b\n3,5\n30,0.5\n"), nameless.about)
-    assert samples.x.tolist() == WANTED
+    assert samples.x.tolist() == EXPECTED
     assert "the model has no names of columns" in samples.note
 
 
 def test_names_that_are_numbers_are_names(tmp_path):
     numbered = PersonalModel.load(good(tmp_path / "n", columns=("1", "0"), others=("y",)))
     assert (
-        read(write(tmp_path / "a.csv", "0,1\n5,3\n0.5,30\n"), numbered.about).x.tolist() == WANTED
+        read(write(tmp_path / "a.csv", "0,1\n5,3\n0.5,30\n"), numbered.about).x.tolist() == EXPECTED
     )
-    assert read(write(tmp_path / "b.csv", "3,5\n30,0.5\n"), numbered.about).x.tolist() == WANTED
+    assert read(write(tmp_path / "b.csv", "3,5\n30,0.5\n"), numbered.about).x.tolist() == EXPECTED
     (tmp_path / "wide.csv").write_text("3,5\n30,0.5\n", encoding="utf-16")
-    assert read(tmp_path / "wide.csv", numbered.about).x.tolist() == WANTED
+    assert read(tmp_path / "wide.csv", numbered.about).x.tolist() == EXPECTED
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("age,doze\n3,5\n", "missing dose; unknown doze; the model takes age, dose"),
         ("age,site\n3,Ulm\n", "missing dose; the model takes age, dose"),
@@ -127,10 +127,10 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("", "is empty"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told_by_name(tmp_path, table, text, told):
+def test_a_table_that_does_not_fit_is_told_by_name(tmp_path, table, text, message):
     with pytest.raises(DataError) as fault:
         read(write(tmp_path / "a.csv", text), table.about)
-    assert told in str(fault.value)
+    assert message in str(fault.value)
     assert str(fault.value).startswith(str(tmp_path / "a.csv"))
 
 
@@ -158,45 +158,45 @@ def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turn
         == 0
     )
     model = tmp_path / "r/models/client-00.safetensors"
-    about = PersonalModel.load(model).about
-    assert (about.columns, about.others) == (("age", "dose"), ("site", "out come"))
-    _, out, err = call(capsys, "predict", model, tmp_path / "t.csv", "--json")
+    metadata = PersonalModel.load(model).about
+    assert (metadata.columns, metadata.others) == (("age", "dose"), ("site", "out come"))
+    _, stdout, err = call(capsys, "predict", model, tmp_path / "t.csv", "--json")
     assert "rows were training rows" in err
     assert "40 of 80 rows belong to other clients than A" in err
-    answers = json.loads(out)
-    _, out, _ = call(capsys, "predict", model, tmp_path / "r.csv", "--json")
-    assert [{**a, "input": ""} for a in json.loads(out)] == [{**a, "input": ""} for a in answers]
+    answers = json.loads(stdout)
+    _, stdout, _ = call(capsys, "predict", model, tmp_path / "r.csv", "--json")
+    assert [{**a, "input": ""} for a in json.loads(stdout)] == [{**a, "input": ""} for a in answers]
     assert np.mean([a["class"] == y for a, (_, _, y, _) in zip(answers, rows, strict=True)]) > 0.9
     assert all(set(a["probabilities"]) == {"ill", "well"} for a in answers)
     assert all(sum(a["probabilities"].values()) == pytest.approx(1) for a in answers)
-    _, out, _ = call(capsys, "predict", model, tmp_path / "r.csv")
-    assert "P(ill)" in out
-    assert "P(well)" in out
+    _, stdout, _ = call(capsys, "predict", model, tmp_path / "r.csv")
+    assert "P(ill)" in stdout
+    assert "P(well)" in stdout
 
 
 def test_flags_and_targets_are_named(tmp_path, capsys):
     """At (3, 5) the outputs are 5.5 and 10.5, as in test_model_files."""
-    named = {"labels": ("Edema", "[/x]\x1b[31m"), "classes": ()}
+    names = {"labels": ("Edema", "[/x]\x1b[31m"), "classes": ()}
     rows = write(tmp_path / "a.csv", "age,dose\n3,5\n")
-    (answer,) = PersonalModel.load(good(tmp_path / "f", targets="multilabel", **named)).predict(
+    (answer,) = PersonalModel.load(good(tmp_path / "f", targets="multilabel", **names)).predict(
         np.float32([[3, 5]])
     )
     assert answer == {
         "probabilities": pytest.approx(
-            {n: 1 / (1 + np.exp(-v)) for n, v in zip(named["labels"], (5.5, 10.5), strict=True)}
+            {n: 1 / (1 + np.exp(-v)) for n, v in zip(names["labels"], (5.5, 10.5), strict=True)}
         )
     }
-    good(tmp_path / "r", targets="regression", **named)
-    code, out, _ = call(capsys, "predict", tmp_path / "r", rows, "--json")
-    assert (code, json.loads(out)[0]["values"]) == (
+    good(tmp_path / "r", targets="regression", **names)
+    code, stdout, _ = call(capsys, "predict", tmp_path / "r", rows, "--json")
+    assert (code, json.loads(stdout)[0]["values"]) == (
         0,
-        dict(zip(named["labels"], (5.5, 10.5), strict=True)),
+        dict(zip(names["labels"], (5.5, 10.5), strict=True)),
     )
     # a terminal is shown the names and obeys none
-    code, out, _ = call(capsys, "predict", tmp_path / "r", rows)
+    code, stdout, _ = call(capsys, "predict", tmp_path / "r", rows)
     assert code == 0
-    assert "predicted [/x] [31m" in out
-    assert "\x1b" not in out
+    assert "predicted [/x] [31m" in stdout
+    assert "\x1b" not in stdout
     good(tmp_path / "n", targets="regression", classes=())
     assert PersonalModel.load(tmp_path / "n").predict(np.float32([[3, 5]])) == [
         {"values": {"target 0": 5.5, "target 1": 10.5}}
@@ -204,33 +204,33 @@ def test_flags_and_targets_are_named(tmp_path, capsys):
 
 
 def test_texts_of_a_table_are_found_by_name(tmp_path):
-    said = {
+    changes = {
         "network": {"name": "fasttext"}, "kind": "text", "input_shape": [3], "vocabulary": 4, "words": ["up", "down"],
         "columns": ["body", "title"], "others": ["id", "mood"], "shift": [0.0], "scale": [1.0],
     }  # fmt: skip
     state = build(ModelSettings(name="fasttext"), (3,), 2, 4).state_dict()
-    about = PersonalModel.load(craft(tmp_path / "t", tree(**said), state)).about
+    metadata = PersonalModel.load(craft(tmp_path / "t", tree(**changes), state)).about
     csv = write(tmp_path / "a.csv", "title,more,body\nup,x,down\nwhat,y,up up up\n")
-    assert read(csv, about).x.tolist() == [[3, 2, 0], [2, 2, 2]]
-    assert read(write(tmp_path / "a.txt", "down up\nup up up what\n"), about).x.tolist() == [
+    assert read(csv, metadata).x.tolist() == [[3, 2, 0], [2, 2, 2]]
+    assert read(write(tmp_path / "a.txt", "down up\nup up up what\n"), metadata).x.tolist() == [
         [3, 2, 0],
         [2, 2, 2],
     ]
     # a line ends where files have it, and nowhere else that Unicode would break one
-    odd = write(tmp_path / "c.txt", "up\x0cup\r\ndown\x85\u2028down\n\nup")
-    assert read(odd, about).x.tolist() == [[2, 2, 0], [3, 3, 0], [0, 0, 0], [2, 0, 0]]
+    with_breaks = write(tmp_path / "c.txt", "up\x0cup\r\ndown\x85\u2028down\n\nup")
+    assert read(with_breaks, metadata).x.tolist() == [[2, 2, 0], [3, 3, 0], [0, 0, 0], [2, 0, 0]]
     with pytest.raises(DataError, match=r"missing body; the model takes body, title"):
-        read(write(tmp_path / "b.csv", "title,text\na,b\n"), about)
+        read(write(tmp_path / "b.csv", "title,text\na,b\n"), metadata)
     (tmp_path / "b.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match="bytes that are not UTF-8"):
-        read(tmp_path / "b.txt", about)
-    for x, told in (
+        read(tmp_path / "b.txt", metadata)
+    for x, message in (
         ([[0, 1, 2**40]], "outside 0 to 3"),
         ([[0.0, 1, 2]], "tokens are whole numbers"),
     ):
         np.savez(tmp_path / "x.npz", x=np.array(x))
-        with pytest.raises(DataError, match=told):
-            read(tmp_path / "x.npz", about)
+        with pytest.raises(DataError, match=message):
+            read(tmp_path / "x.npz", metadata)
 
 
 def trained(folder, images):
@@ -244,17 +244,17 @@ def trained(folder, images):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "told"),
+    ("dtype", "message"),
     [
         ("u2", "has uint16 values, but the model takes uint8"),
         ("i4", "has float32 values, but the model takes uint8"),
         ("f4", "has float32 values, but the model takes uint8"),
     ],
 )
-def test_pixels_that_8_bits_cannot_hold_are_refused(tmp_path, picture, dtype, told):
+def test_pixels_that_8_bits_cannot_hold_are_refused(tmp_path, picture, dtype, message):
     path = tmp_path / ("deep.png" if dtype == "u2" else "deep.tif")
     Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype(dtype)).save(path)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read(path, picture.about)
 
 
@@ -286,16 +286,16 @@ def pipe(path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("prepare", "told"),
+    ("prepare", "message"),
     [
         (postscript, "it is not PNG, JPEG"),
         (bomb, "takes more memory than a reader process may have"),
         (pipe, "a pipe"),
     ],
 )
-def test_images_that_are_traps_are_refused(tmp_path, picture, prepare, told):
+def test_images_that_are_traps_are_refused(tmp_path, picture, prepare, message):
     prepare(tmp_path / "x.png")
-    with pytest.raises((DataError, OutOfMemoryError), match=told):
+    with pytest.raises((DataError, OutOfMemoryError), match=message):
         read(tmp_path / "x.png", picture.about)
 
 
@@ -335,7 +335,7 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, pictur
 
 
 @pytest.mark.parametrize(
-    ("x", "told"),
+    ("x", "message"),
     [
         (
             np.zeros((2, 9, 9), np.uint8),
@@ -347,37 +347,37 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, pictur
         (np.zeros((2, 8, 8), object), "pickle is never read"),
     ],
 )
-def test_arrays_follow_the_rules_of_training(tmp_path, picture, x, told):
+def test_arrays_follow_the_rules_of_training(tmp_path, picture, x, message):
     np.savez(tmp_path / "x.npz", x=x)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read(tmp_path / "x.npz", picture.about)
 
 
 def test_inputs_of_another_kind_are_said(tmp_path, table, picture):
     Image.new("L", (8, 8)).save(tmp_path / "x.png")
-    for path, about, told in (
+    for path, metadata, message in (
         (tmp_path / "x.png", table.about, "the model takes tables"),
         (write(tmp_path / "x.csv", "1,2\n"), picture.about, "the model takes images"),
         (write(tmp_path / "x.txt", "a b\n"), table.about, "has other columns than the model"),
     ):
-        with pytest.raises(DataError, match=told):
-            read(path, about)
+        with pytest.raises(DataError, match=message):
+            read(path, metadata)
 
 
 def test_answers_name_the_patient_and_go_to_a_csv(tmp_path, table, capsys):
     # a spreadsheet would compute the second
     file = write(tmp_path / "a.csv", "patient,age,dose\nP-7,3,5\n=1+1,30,0.5\n")
-    words = ("predict", tmp_path / "m.safetensors", file)
-    code, _, err = call(capsys, *words)
+    argv = ("predict", tmp_path / "m.safetensors", file)
+    code, _, err = call(capsys, *argv)
     assert code == 3
     assert "unknown patient" in err
     assert "name a column of identifiers with --id" in err
-    code, out, _ = call(capsys, *words, "--id", "patient", "--json")
+    code, stdout, _ = call(capsys, *argv, "--id", "patient", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert [row["id"] for row in told] == ["P-7", "=1+1"]
-    code, out, err = call(capsys, *words, "--id", "patient", "--csv", tmp_path / "answers.csv")
-    assert (code, out) == (0, "")
+    answers = json.loads(stdout)
+    assert [row["id"] for row in answers] == ["P-7", "=1+1"]
+    code, stdout, err = call(capsys, *argv, "--id", "patient", "--csv", tmp_path / "answers.csv")
+    assert (code, stdout) == (0, "")
     assert f"2 answers of the model of {table.about.client}: {tmp_path / 'answers.csv'}" in err
     header, *rows = csv.reader((tmp_path / "answers.csv").read_text().splitlines())
     assert header == [
@@ -388,7 +388,7 @@ def test_answers_name_the_patient_and_go_to_a_csv(tmp_path, table, capsys):
         *(f"P({name})" for name in table.about.names),
     ]
     assert [row[1] for row in rows] == ["P-7", "'=1+1"]
-    for row, answer in zip(rows, told, strict=True):
+    for row, answer in zip(rows, answers, strict=True):
         assert [float(p) for p in row[4:]] == list(answer["probabilities"].values())
 
 
@@ -416,20 +416,21 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "form", "encoding"), WRITTEN)
-def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text, form, encoding):
+@pytest.mark.parametrize(("text", "options", "encoding"), WRITTEN)
+def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text, options, encoding):
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode(encoding))
     with pytest.raises((DataError, ConfigError), match=r"data\.(separator|decimal|encoding)"):
         read_data(data_settings(name="table", path=path, label_column="died"))
-    settings = data_settings(name="table", path=path, label_column="died", **form)
+    settings = data_settings(name="table", path=path, label_column="died", **options)
     data = read_data(settings)
     assert data.x.tolist() == [[1.5, 2], [3, 4.25]]
     assert (data.columns, data.classes) == (("größe", "mg, dl"), ("no", "yes"))
     assert [note for note in data.notes if "decimal mark" not in note] == []
-    assert not ("decimal" in form and data.notes)
-    about = ModelMetadata(**tree(columns=data.columns, others=("died",), form=table_form(settings)))
-    assert read(path, about).x.tolist() == data.x.tolist()  # predict reads as training did
+    assert not ("decimal" in options and data.notes)
+    fields = {"columns": data.columns, "others": ("died",), "form": table_form(settings)}
+    metadata = ModelMetadata(**tree(**fields))
+    assert read(path, metadata).x.tolist() == data.x.tolist()  # predict reads as training did
 
 
 def _preprocessing(**columns):
@@ -438,11 +439,11 @@ def _preprocessing(**columns):
 
 def test_numbers_in_another_unit_are_noted(table, tmp_path):
     """Kilograms in training; a mean of 75 and a deviation of 12 are all that a model keeps."""
-    about = table.about.model_copy(update={"shift": (60.0, 75.0), "scale": (15.0, 12.0)})
+    metadata = table.about.model_copy(update={"shift": (60.0, 75.0), "scale": (15.0, 12.0)})
 
     def note(*doses):
         rows = "".join(f"60,{dose}\n" for dose in doses)
-        return read(write(tmp_path / "d.csv", f"age,dose\n{rows}"), about).note
+        return read(write(tmp_path / "d.csv", f"age,dose\n{rows}"), metadata).note
 
     assert "column dose: 2 of 3 rows" in note(70000, 82000, 75)
     assert "mean 75" in note(70000)
@@ -450,8 +451,8 @@ def test_numbers_in_another_unit_are_noted(table, tmp_path):
     assert note(1, 0) == note(1) == ""  # may be an answer
     assert note(170) == "" != note(170, 170)  # a single row may be the heaviest of many
     arrays = np.array([[60.0, 75.0], [60.0, 70000.0]], np.float32)
-    assert read(arrays[:1], about).note == ""
-    assert "column dose" in read(arrays[1:], about).note
+    assert read(arrays[:1], metadata).note == ""
+    assert "column dose" in read(arrays[1:], metadata).note
 
 
 def test_a_frame_without_rows_is_refused(table):
@@ -464,7 +465,7 @@ def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
     columns = _preprocessing(
         visit={"kind": "date", "offset": 8800.0}, sex={"kind": "category", "values": ("f", "m")}
     )
-    about = table.about.model_copy(
+    metadata = table.about.model_copy(
         update={
             "preprocessing": columns, "columns": columns.features, "input_shape": (3,),
             "shift": (10.0, 0.999, 0.001), "scale": (30.0, 0.03, 0.03),
@@ -472,7 +473,7 @@ def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
     )  # fmt: skip
 
     def note(day):
-        return read(write(tmp_path / "d.csv", f"visit,sex\n{day},m\n"), about).note
+        return read(write(tmp_path / "d.csv", f"visit,sex\n{day},m\n"), metadata).note
 
     assert note("2024-03-01") == ""
     assert "median 2034-03-01" in note("2034-03-01")
@@ -483,21 +484,21 @@ def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
 @pytest.mark.parametrize(("zone", "turned"), [("", False), ("Z", False), ("+09:00", True)])
 def test_times_of_another_zone_are_noted(zone, turned, table, tmp_path):
     columns = (TableColumn(name="age", kind="date"), TableColumn(name="dose"))
-    about = table.about.model_copy(update={"preprocessing": Preprocessing(columns=columns)})
-    samples = read(write(tmp_path / "n.csv", f"age,dose\n2000-01-02T09:00:00{zone},1\n"), about)
+    metadata = table.about.model_copy(update={"preprocessing": Preprocessing(columns=columns)})
+    samples = read(write(tmp_path / "n.csv", f"age,dose\n2000-01-02T09:00:00{zone},1\n"), metadata)
     assert samples.x.tolist() == [[1 + (0 if turned else 9 / 24), 1]]  # 9 o'clock in Tokyo is 0 UTC
     assert ("turned to UTC: age (1)" in samples.note) == turned
 
 
 def test_bounds_and_marks_of_thousands_are_noted_as_in_training(table, tmp_path):
     columns = (TableColumn(name="age", censored=True), TableColumn(name="dose"))
-    about = table.about.model_copy(
+    metadata = table.about.model_copy(
         update={
             "preprocessing": Preprocessing(columns=columns),
             "form": table_form(data_settings(name="table", path="a", decimal="comma")),
         }
     )
-    samples = read(write(tmp_path / "n.csv", "age;dose\n<5;1.145\n60;0,5\n"), about)
+    samples = read(write(tmp_path / "n.csv", "age;dose\n<5;1.145\n60;0,5\n"), metadata)
     assert samples.x.tolist() == [[5, 1145], [60, 0.5]]
     assert "bounds such as <5, read as the number behind the sign: age (1)" in samples.note
     assert "marks of thousands, which count for nothing" in samples.note

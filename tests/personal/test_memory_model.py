@@ -13,7 +13,7 @@ from pomona.personal.memory import GRID, MemoryModel
 
 X, Y = make_moons(240, noise=0.2, random_state=1)
 NAMES = np.array(["north", "south"])[Y]
-OWN, KEPT, TEST = slice(0, 120), slice(120, 180), slice(180, 240)
+STORED, VALID, TEST = slice(0, 120), slice(120, 180), slice(180, 240)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def model():
     """A network of one client, hardly trained."""
     run = pomona.run(
         method="separate",
-        data=from_arrays(X[OWN], NAMES[OWN], ["s"] * 120),
+        data=from_arrays(X[STORED], NAMES[STORED], ["s"] * 120),
         model={"name": "mlp", "hidden": [6]},
         rounds=2,
         lr=0.1,
@@ -40,7 +40,7 @@ def hidden(model, x):
 def by_loops(model, rows, labels, x, neighbours, scale, weight):
     """The paper's equations, sample by sample."""
     answers = []
-    for z, own in zip(hidden(model, x), torch.softmax(model.outputs(x).double(), 1), strict=True):
+    for z, p in zip(hidden(model, x), torch.softmax(model.outputs(x).double(), 1), strict=True):
         distances = [float(np.sqrt(((z - r) ** 2).sum())) for r in hidden(model, rows)]
         nearest = sorted(range(len(rows)), key=distances.__getitem__)[:neighbours]
         similar = {j: np.exp(-distances[j] / scale) for j in nearest}
@@ -48,14 +48,14 @@ def by_loops(model, rows, labels, x, neighbours, scale, weight):
             sum(s for j, s in similar.items() if labels[j] == name) / sum(similar.values())
             for name in model.about.classes
         ]
-        answers.append(weight * np.array(shares) + (1 - weight) * own.numpy())
+        answers.append(weight * np.array(shares) + (1 - weight) * p.numpy())
     return np.array(answers)
 
 
 @pytest.mark.parametrize(("neighbours", "scale"), [(10, 1.0), (3, 0.05), (500, 2.0)])
 def test_answers_are_those_of_the_equations(model, neighbours, scale):
-    memory = MemoryModel.from_rows(model, X[OWN], NAMES[OWN], neighbours, scale)
-    expected = by_loops(model, X[OWN], NAMES[OWN], X[TEST], neighbours, scale, memory.weight)
+    memory = MemoryModel.from_rows(model, X[STORED], NAMES[STORED], neighbours, scale)
+    expected = by_loops(model, X[STORED], NAMES[STORED], X[TEST], neighbours, scale, memory.weight)
     answers = memory.probabilities(X[TEST])
     np.testing.assert_allclose(answers, expected, atol=2e-6)
     first = memory.predict(X[TEST])[0]
@@ -64,36 +64,37 @@ def test_answers_are_those_of_the_equations(model, neighbours, scale):
 
 
 def test_the_weight_has_the_least_log_loss_and_helps_on_other_rows(model):
-    memory = MemoryModel.from_rows(model, X[OWN], NAMES[OWN]).weighed(X[KEPT], NAMES[KEPT])
+    memory = MemoryModel.from_rows(model, X[STORED], NAMES[STORED])
+    memory = memory.weighed(X[VALID], NAMES[VALID])
 
     def loss(weight, rows):
-        answers = by_loops(model, X[OWN], NAMES[OWN], X[rows], 10, 1.0, weight)
+        answers = by_loops(model, X[STORED], NAMES[STORED], X[rows], 10, 1.0, weight)
         with np.errstate(divide="ignore"):  # the neighbours alone may be certain, and not right
             return -np.log(answers[np.arange(len(answers)), Y[rows]]).mean()
 
-    losses = [loss(weight, KEPT) for weight in GRID]
+    losses = [loss(weight, VALID) for weight in GRID]
     assert memory.weight == GRID[int(np.argmin(losses))] > 0
     right = (memory.probabilities(X[TEST]).argmax(1).numpy() == Y[TEST]).mean()
     assert right > (model.outputs(X[TEST]).argmax(1).numpy() == Y[TEST]).mean()
 
 
 def test_far_from_all_rows_the_nearest_decide(model):
-    memory = MemoryModel.from_rows(model, X[OWN], NAMES[OWN], scale=1e-6)
+    memory = MemoryModel.from_rows(model, X[STORED], NAMES[STORED], scale=1e-6)
     answers = memory.probabilities(X[TEST])
     assert answers.isfinite().all()
     torch.testing.assert_close(answers.sum(1), torch.ones(60).double())
 
 
 def test_a_class_that_the_client_lacks_has_the_models_part_alone(model):
-    south = NAMES[OWN] == "south"
-    memory = MemoryModel.from_rows(model, X[OWN][south], NAMES[OWN][south])
-    own = torch.softmax(model.outputs(X[TEST]).double(), 1)
-    torch.testing.assert_close(memory.probabilities(X[TEST])[:, 0], own[:, 0] / 2)
+    south = NAMES[STORED] == "south"
+    memory = MemoryModel.from_rows(model, X[STORED][south], NAMES[STORED][south])
+    of_model = torch.softmax(model.outputs(X[TEST]).double(), 1)
+    torch.testing.assert_close(memory.probabilities(X[TEST])[:, 0], of_model[:, 0] / 2)
     assert memory.probabilities(X[:0]).shape == (0, 2)
 
 
 @pytest.mark.parametrize(
-    ("rows", "labels", "settings", "words"),
+    ("rows", "labels", "settings", "messages"),
     [
         (X[:2], ["north", "nort"], {}, ["'nort'", "north"]),
         (X[:2], ["north"], {}, ["2 rows", "1 classes"]),
@@ -102,7 +103,7 @@ def test_a_class_that_the_client_lacks_has_the_models_part_alone(model):
         (X[:1], ["north"], {"scale": float("nan")}, ["scale=nan"]),
     ],
 )
-def test_what_is_no_memory_is_refused(model, rows, labels, settings, words):
+def test_what_is_no_memory_is_refused(model, rows, labels, settings, messages):
     with pytest.raises((ConfigError, DataError)) as refused:
         MemoryModel.from_rows(model, rows, labels, **settings)
-    assert all(word in str(refused.value) for word in words)
+    assert all(message in str(refused.value) for message in messages)

@@ -66,11 +66,11 @@ def test_a_card_says_what_the_record_says(tmp_path):
     for i in range(3):
         text = card(tmp_path / "run", i)
         samples = {
-            part: int(cells[0])
-            for part, cells in table(section(text, "Data")).items()
-            if part != "part"
+            split: int(cells[0])
+            for split, cells in table(section(text, "Data")).items()
+            if split != "part"
         }
-        assert samples == {part: sizes[i] for part, sizes in result.about["sizes"].items()}
+        assert samples == {split: sizes[i] for split, sizes in result.about["sizes"].items()}
         (final,) = (
             f
             for f in result.final
@@ -79,9 +79,9 @@ def test_a_card_says_what_the_record_says(tmp_path):
         )
         figures = table(section(text, "Metrics on test"))
         assert figures["accuracy in %"][0] == f"{100 * final['accuracy']:.2f}"
-        ends = final["intervals"]["macro_f1"]
+        bounds = final["intervals"]["macro_f1"]
         assert figures["macro F1 in %"][1:] == [
-            " to ".join(f"{100 * end:.2f}" for end in ends),
+            " to ".join(f"{100 * bound:.2f}" for bound in bounds),
             "higher",
         ]
         assert figures["Brier score"][2] == "lower"
@@ -96,7 +96,7 @@ def test_a_card_says_what_the_record_says(tmp_path):
             f"client {j}": [f"{w:.4g}"] for j, w in enumerate(matrix[i])
         }.items() <= weights.items()
         hashes = {
-            what: cells[0].strip("`") for what, cells in table(section(text, "Hashes")).items()
+            file: cells[0].strip("`") for file, cells in table(section(text, "Hashes")).items()
         }
         path = tmp_path / "run" / "models" / f"client-{i:02d}.safetensors"
         assert hashes["this model's file"] == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -108,15 +108,15 @@ def test_a_card_says_what_the_record_says(tmp_path):
 def test_an_exports_card_names_the_exported_file_and_its_model(tmp_path):
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "run")
     model = tmp_path / "run" / "models" / "client-00.safetensors"
-    out = tmp_path / "for_others.pt2"
-    export = ["export", tmp_path / "run", "--client", "0", "--to", "pt2", "--out", out]
+    exported = tmp_path / "for_others.pt2"
+    export = ["export", tmp_path / "run", "--client", "0", "--to", "pt2", "--out", exported]
     assert command(*export) == 0
     path = tmp_path / "for_others.pt2.card.md"
     text, of_model = path.read_text(), card(tmp_path / "run")
-    about, hashes = table(text), table(section(text, "Hashes"))
-    assert about["file"] == ["for\\_others.pt2"]
-    assert about["exported from"] == [model.name]
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (out, model)]
+    rows, hashes = table(text), table(section(text, "Hashes"))
+    assert rows["file"] == ["for\\_others.pt2"]
+    assert rows["exported from"] == [model.name]
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (exported, model)]
     assert hashes["the exported file"] == [f"`{digests[0]}`"]
     assert hashes["the file that it was exported from"] == [f"`{digests[1]}`"]
     assert section(text, "Metrics on test") == section(of_model, "Metrics on test")
@@ -126,12 +126,12 @@ def test_an_exports_card_names_the_exported_file_and_its_model(tmp_path):
 
 
 def test_the_card_of_an_earlier_round_is_not_an_exports(tmp_path):
-    model, out = tmp_path / "personal.safetensors", tmp_path / "personal.onnx"
-    for path in (model, out):
+    model, exported = tmp_path / "personal.safetensors", tmp_path / "personal.onnx"
+    for path in (model, exported):
         path.write_bytes(b"a later round")
-    assert write_of_export(model, out) is None
+    assert write_of_export(model, exported) is None
     (tmp_path / "personal.card.md").write_text("| this model's file | `0` |")
-    assert write_of_export(model, out) is None
+    assert write_of_export(model, exported) is None
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_a_card_says_what_intervals_of_rows_of_one_patient_are(
 
 def test_a_card_begins_with_what_the_hugging_face_hub_reads(tmp_path):
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "run")
-    empty, about, rest = card(tmp_path / "run").split("---\n", 2)
+    empty, header, body = card(tmp_path / "run").split("---\n", 2)
     assert empty == ""
-    assert yaml.safe_load(about) == {
+    assert yaml.safe_load(header) == {
         "library_name": "pomona",
         "tags": ["federated-learning", "personalized-federated-learning"],
     }
-    assert rest.startswith("\n# Model card: client 0\n")
+    assert body.startswith("\n# Model card: client 0\n")
 
 
 def test_the_round_is_that_of_the_evaluation(tmp_path):
@@ -179,11 +179,11 @@ def test_the_round_is_that_of_the_evaluation(tmp_path):
 def test_whom_it_learnt_from_in_words(tmp_path):
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "averaged")
     pomona.run(config(method="separate", rounds=1), tmp_path / "alone")
-    averaged, alone = (
+    averaged, separate = (
         section(card(tmp_path / name), "Whom it learnt from") for name in ("averaged", "alone")
     )
     assert "Models of these took part: client 0, client 1, client 2." in averaged
-    assert alone.strip() == "None: no model was sent to any client."
+    assert separate.strip() == "None: no model was sent to any client."
 
 
 def test_a_client_without_test_samples_has_no_figures(tmp_path):
@@ -192,21 +192,22 @@ def test_a_client_without_test_samples_has_no_figures(tmp_path):
         x=np.random.default_rng(0).random((40, 3), np.float32),
         y=np.arange(40) % 2,
     )
-    given = {
+    common = {
         "data": {"name": "arrays", "path": tmp_path / "own.npz"},
         "lr": 0.1,
         "workers": 1,
         "rounds": 1,
     }
-    cut = Scenario.prepare(Config(clients=2, **given)).partition
-    lacking = replace(cut.clients[0], test=cut.clients[0].test[:0])
-    (tmp_path / "cut.json").write_text(replace(cut, clients=(lacking, cut.clients[1])).text())
+    partition = Scenario.prepare(Config(clients=2, **common)).partition
+    untested = replace(partition.clients[0], test=partition.clients[0].test[:0])
+    partition = replace(partition, clients=(untested, partition.clients[1]))
+    (tmp_path / "cut.json").write_text(partition.text())
     pomona.run(
-        Config(method="ditto", partition={"name": "file", "path": tmp_path / "cut.json"}, **given),
+        Config(method="ditto", partition={"name": "file", "path": tmp_path / "cut.json"}, **common),
         tmp_path / "run",
     )
-    said = section(card(tmp_path / "run"), "Metrics on test")
-    assert said.strip() == "Not measured: this client has no test samples."
+    metrics = section(card(tmp_path / "run"), "Metrics on test")
+    assert metrics.strip() == "Not measured: this client has no test samples."
     assert "accuracy in %" in table(section(card(tmp_path / "run", 1), "Metrics on test"))
 
 
@@ -224,12 +225,12 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
     folder = tmp_path / "run"
     pomona.run(config(), folder)
     path = folder / "models" / "client-00.card.md"
-    before = path.read_text()
+    text = path.read_text()
     path.write_text(
-        before.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n"
+        text.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n"
     )
-    pomona.run(config(), folder, callback=(heard := Notes()), resume=True)
-    assert any("is finished; nothing to do" in note for note in heard.said)
+    pomona.run(config(), folder, callback=(notes := Notes()), resume=True)
+    assert any("is finished; nothing to do" in note for note in notes.said)
     pomona.run(config(rounds=3), folder, resume=True)
     assert "after round 3" in card(folder)
     assert card(folder).endswith("## Intended use\n\nTriage, beside a doctor.\n")
@@ -249,10 +250,10 @@ def test_what_people_write_stays_byte_for_byte(written, tmp_path):
     path = tmp_path / "client-00.card.md"
     path.write_bytes(b"# Model card: of before\n\n" + written)
     write(Card("of now", [], [], "", [], "", "", [], []), path.with_name("client-00.safetensors"))
-    begin, now = path.read_bytes()[: -len(written)], path.read_bytes()[-len(written) :]
-    assert now == written
-    assert b"# Model card: of now\n" in begin
-    assert b"of before" not in begin
+    header, tail = path.read_bytes()[: -len(written)], path.read_bytes()[-len(written) :]
+    assert tail == written
+    assert b"# Model card: of now\n" in header
+    assert b"of before" not in header
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -281,8 +282,8 @@ def test_epsilon_is_that_of_the_summary(tmp_path):
     result = pomona.run(config(method="fedavg", rounds=1, privacy=privacy), tmp_path / "private")
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "open")
     for i, epsilon in enumerate(result.summary["privacy"]["clients"]):
-        said = section(card(tmp_path / "private", i), "Privacy").strip()
-        assert said == f"epsilon {epsilon:.4g} at delta 0.001, for one sample of this client."
+        text = section(card(tmp_path / "private", i), "Privacy").strip()
+        assert text == f"epsilon {epsilon:.4g} at delta 0.001, for one sample of this client."
     assert (
         section(card(tmp_path / "open"), "Privacy").strip()
         == "None: what this client sent had no noise."
@@ -290,7 +291,7 @@ def test_epsilon_is_that_of_the_summary(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "escaped"),
     [
         ("Bergen", "Bergen"),
         ("a | b", r"a \| b"),
@@ -301,19 +302,19 @@ def test_epsilon_is_that_of_the_summary(tmp_path):
         ("é" * 900, "é" * 497 + "..."),
     ],
 )
-def test_names_of_others_are_one_line_in_which_no_markdown_counts(name, shown):
-    assert harmless(name) == shown
+def test_names_of_others_are_one_line_in_which_no_markdown_counts(name, escaped):
+    assert harmless(name) == escaped
 
 
 def test_only_quantities_with_a_weight_for_each_client_are_relationships():
-    words = (
+    quantities = (
         Quantity("dr", "matrix", "Who listens", "p", "m"),
         Quantity("epochs", "epochs", "Learning", "e", "m"),
     )
-    shown = Presentation("M", quantities=words)
+    presentation = Presentation("M", quantities=quantities)
     names = ["a", "b", "c"]
     info = {"dr": [0.5, 0.2, 0.3], "epochs": [1.0, 2.0, 3.0], "norm": [4.0]}
-    assert relationships(info, names, shown) == {
+    assert relationships(info, names, presentation) == {
         "Who listens": [("a", 0.5), ("b", 0.2), ("c", 0.3)]
     }
 
@@ -331,23 +332,22 @@ def test_the_largest_weights_are_shown_of_many_clients(tmp_path):
 
 
 def test_a_card_of_a_model_of_an_earlier_round_says_what_was_measured(tmp_path):
-    for keep, whose in (("best", "this model"), ("own_best", "the last round's model")):
-        pomona.run(config(keep=keep), tmp_path / keep)
-        said = section(card(tmp_path / keep), "Metrics on test")
-        assert said.strip().startswith(f"Of {whose} (personal, after local training)")
-        assert (r"keep = own\_best." in said or "keep = own_best." in said) == (
-            keep == "own_best"
-        ), said
+    for policy, subject in (("best", "this model"), ("own_best", "the last round's model")):
+        pomona.run(config(keep=policy), tmp_path / policy)
+        metrics = section(card(tmp_path / policy), "Metrics on test")
+        assert metrics.strip().startswith(f"Of {subject} (personal, after local training)")
+        assert (r"keep = own\_best." in metrics or "keep = own_best." in metrics) == (
+            policy == "own_best"
+        ), metrics
 
 
-def table_of(y, **said):
-    return Dataset(
-        "own", "table", np.zeros((len(y), 1)), np.array(y), said.pop("classes", ()), len(y), **said
-    )
+def table_of(y, **fields):
+    x, classes = np.zeros((len(y), 1)), fields.pop("classes", ())
+    return Dataset("own", "table", x, np.array(y), classes, len(y), **fields)
 
 
 @pytest.mark.parametrize(
-    ("targets", "data", "words", "counts"),
+    ("targets", "data", "described", "counts"),
     [
         (
             "classes",
@@ -370,14 +370,14 @@ def table_of(y, **said):
         ("regression", table_of([[0.5], [1.5], [2.5], [3.5]], labels=("dose",)), "dose", ""),
     ],
 )
-def test_what_the_samples_are(targets, data, words, counts):
+def test_what_the_samples_are(targets, data, described, counts):
     rows = np.array([0, 1, 2])
-    assert outputs(data, targets) == words
+    assert outputs(data, targets) == described
     assert sample_counts(data, targets, rows) == ("3", counts)
 
 
 def test_a_figure_that_is_no_metric_keeps_its_name_and_one_without_interval_has_none():
-    given = {
+    measured = {
         "events": 1234,
         "auroc": None,
         "ece": 0.125,
@@ -385,7 +385,7 @@ def test_a_figure_that_is_no_metric_keeps_its_name_and_one_without_interval_has_
         "confusion": [[1]],
         "client": 3,
     }
-    assert figures(given) == [
+    assert figures(measured) == [
         ("events", "1,234", "", ""),
         ("AUROC", "not defined", "", "higher"),
         ("calibration error in %", "12.50", "", "lower"),

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from crafted import ABOUT, WEIGHTS, craft, good, tree
+from crafted import METADATA, WEIGHTS, craft, good, tree
 from safetensors.torch import load_file, save_file
 
 from command_line import command
@@ -33,7 +33,7 @@ def refused(path):
 def test_a_file_comes_back_as_it_was_written(tmp_path):
     """At (3, 5): ((3 - 1) / 2, (5 - 1) / 2) = (1, 2); outputs 1 + 4 + 0.5 and 3 + 8 - 0.5."""
     model = PersonalModel.load(good(tmp_path / "m"))
-    assert model.about == ABOUT
+    assert model.about == METADATA
     assert model.outputs(ROW).tolist() == [[5.5, 10.5]]
     (answer,) = model.predict(ROW)
     no = 1 / (1 + np.exp(10.5 - 5.5))
@@ -50,27 +50,27 @@ def test_other_programs_read_the_tensors_and_the_metadata(tmp_path):
     path = good(tmp_path / "m")
     assert all(torch.equal(load_file(path)[name], WEIGHTS[name]) for name in WEIGHTS)
     with safe_open(path, "pt") as file:
-        told = json.loads(file.metadata()["pomona"])
-    assert (told["format"], told["shift"], told["columns"]) == (
+        metadata = json.loads(file.metadata()["pomona"])
+    assert (metadata["format"], metadata["shift"], metadata["columns"]) == (
         "pomona-model-2",
         [1.0, 1.0],
         ["age", "dose"],
     )
-    assert told["sha256"] == model_file.seal(told, WEIGHTS)
+    assert metadata["sha256"] == model_file.seal(metadata, WEIGHTS)
 
 
 def test_a_file_whose_writing_breaks_off_is_the_one_before(tmp_path, monkeypatch):
     path = good(tmp_path / "m")
-    before, pieces = path.read_bytes(), model_file.pieces
+    data, pieces = path.read_bytes(), model_file.pieces
 
-    def broken(*given):
-        yield next(iter(pieces(*given)))
+    def broken(*arguments):
+        yield next(iter(pieces(*arguments)))
         raise OSError("no space left")
 
     monkeypatch.setattr(model_file, "pieces", broken)
     with pytest.raises(OSError, match="no space"):
         good(path, client="B")
-    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (data, [path])
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_a_model_file_never_runs_code_unless_told_to(evil, capsys):
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert all(
-        word in err
-        for word in ("own code, evil:net", "--own-code", "the folder that holds evil.py")
+        phrase in err
+        for phrase in ("own code, evil:net", "--own-code", "the folder that holds evil.py")
     )
     assert not (evil / "imported").exists()
     assert "evil" not in sys.modules
@@ -108,17 +108,17 @@ def test_a_model_file_never_runs_code_unless_told_to(evil, capsys):
 
 
 def test_export_runs_no_code_unless_told_to(evil, capsys, monkeypatch):
-    class Told:
+    class LoadedRun:
         about = {"clients": ["A"]}  # noqa: RUF012
 
     (evil / "models").mkdir()
     (evil / "evil.safetensors").rename(evil / "models/client-00.safetensors")
-    monkeypatch.setattr("pomona.record.run_folder.load", lambda run: Told)
-    words = ("export", ".", "--client", "A", "--to", "safetensors")
-    assert command(*words) == 6
+    monkeypatch.setattr("pomona.record.run_folder.load", lambda run: LoadedRun)
+    argv = ("export", ".", "--client", "A", "--to", "safetensors")
+    assert command(*argv) == 6
     assert "--own-code" in capsys.readouterr().err
     assert not (evil / "imported").exists()
-    assert command(*words, "--own-code") == 0
+    assert command(*argv, "--own-code") == 0
     assert (evil / "called").exists()
 
 
@@ -145,9 +145,9 @@ def test_an_outline_has_the_tensors_of_the_network_and_no_memory(name):
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_what_a_network_computes_is_known_before_memory_is_taken(name):
-    words, shape = name == "fasttext", (7,) if name == "fasttext" else (1, 32, 32)
-    network = outline(ModelSettings(name=name), shape, 3, 50 * words)
-    assert require_small(network, shape, words) == ((1, 3, 32, 32) if name == "unet" else (1, 3))
+    texts, shape = name == "fasttext", (7,) if name == "fasttext" else (1, 32, 32)
+    network = outline(ModelSettings(name=name), shape, 3, 50 * texts)
+    assert require_small(network, shape, texts) == ((1, 3, 32, 32) if name == "unet" else (1, 3))
 
 
 def test_a_sample_whose_layers_take_gigabytes_is_refused():
@@ -171,11 +171,11 @@ def test_statistics_and_counters_come_back(tmp_path, name):
     for k, buffer in enumerate(b for b in built.buffers() if b.is_floating_point()):
         buffer.add_(0.25 + 0.5 * k)
     floats = {k: v for k, v in built.state_dict().items() if v.is_floating_point()}
-    said = {
+    changes = {
         "network": {"name": name}, "kind": "text" if text else "image", "input_shape": sizes[0], "outputs": 3,
         "vocabulary": sizes[2], "classes": list("abc"), "columns": [], "shift": [0.0], "scale": [1.0],
     }  # fmt: skip
-    model = PersonalModel.load(craft(tmp_path / "m", tree(**said), floats))
+    model = PersonalModel.load(craft(tmp_path / "m", tree(**changes), floats))
     x = (
         np.arange(49, dtype=np.int32).reshape(7, 7)
         if text
@@ -273,10 +273,10 @@ def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(
     monkeypatch.setattr(
         torch.nn.Module, "to_empty", lambda *_, **__: pytest.fail("memory was taken")
     )
-    changes, said = LIES[lie]
+    changes, message = LIES[lie]
     line = refused(craft(tmp_path / "m", tree(**changes)))
     assert "does not contain a model" in line
-    assert said in line, line
+    assert message in line, line
 
 
 @pytest.mark.parametrize(
@@ -311,10 +311,10 @@ RAW = {
 @pytest.mark.parametrize("raw", RAW)
 def test_metadata_that_are_no_record_are_one_line(tmp_path, raw):
     text = RAW[raw]
-    said = (
+    record = (
         json.loads(text) | {"sha256": "0" * 64} if raw in {"1e400", "shift 1e400", "NaN"} else text
     )
-    note = json.dumps(said).replace("Infinity", "1e400") if isinstance(said, dict) else said
+    note = json.dumps(record).replace("Infinity", "1e400") if isinstance(record, dict) else record
     save_file(WEIGHTS, tmp_path / "m", {"pomona": note})
     assert "does not contain a model" in refused(tmp_path / "m")
 
@@ -322,13 +322,13 @@ def test_metadata_that_are_no_record_are_one_line(tmp_path, raw):
 def test_a_digit_that_flips_is_refused(tmp_path):
     """In the metadata: the shift 1.0 becomes 3.0. In the weights: 1.0 becomes 1.0000001."""
     path = good(tmp_path / "m")
-    kept = path.read_bytes()
-    path.write_bytes(kept.replace(b"[1.0, 1.0]", b"[1.0, 3.0]"))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"[1.0, 1.0]", b"[1.0, 3.0]"))
     assert "is damaged: its SHA-256" in refused(path)
-    at = kept.index(WEIGHTS["fc1.weight"].numpy().tobytes())
-    path.write_bytes(kept[:at] + bytes([kept[at] ^ 1]) + kept[at + 1 :])
+    position = data.index(WEIGHTS["fc1.weight"].numpy().tobytes())
+    path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
     assert "is damaged: its SHA-256" in refused(path)
-    path.write_bytes(kept)
+    path.write_bytes(data)
     assert PersonalModel.load(path).outputs(ROW).tolist() == [[5.5, 10.5]]
 
 

@@ -55,17 +55,17 @@ def expected(run, path):
     ]
 
 
-def close(one, other):
-    assert [(a["client"], a["class"]) for a in one] == [(a["client"], a["class"]) for a in other]
-    for a, b in zip(one, other, strict=True):
+def close(answers, target):
+    for a, b in zip(answers, target, strict=True):
+        assert (a["client"], a["class"]) == (b["client"], b["class"])
         assert a["probabilities"] == pytest.approx(b["probabilities"], abs=1e-6)
 
 
 def test_each_row_is_answered_by_its_own_clients_model(run, tmp_path, capsys):
     path = table(tmp_path, ["West", "East", "West", "North", "East"], mrn=range(5))
-    code, out, err = call(capsys, "predict", run, path, "--id", "mrn", "--json")
+    code, stdout, err = call(capsys, "predict", run, path, "--id", "mrn", "--json")
     assert code == 0
-    answers = json.loads(out)
+    answers = json.loads(stdout)
     close(answers, expected(run, path))
     assert [answer["id"] for answer in answers] == ["0", "1", "2", "3", "4"]
     assert "West (2)" in err
@@ -82,8 +82,8 @@ def test_the_csv_names_each_rows_client(run, tmp_path, capsys):
 
 
 def test_rows_that_were_trained_on_are_counted(run, capsys):
-    code, out, err = call(capsys, "predict", run, run.parent / "patients.csv", "--json")
-    assert (code, len(json.loads(out))) == (0, 120)
+    code, stdout, err = call(capsys, "predict", run, run.parent / "patients.csv", "--json")
+    assert (code, len(json.loads(stdout))) == (0, 120)
     partition = json.loads((run / "partition.json").read_text())
     trained = sum(len(client["train"]) for client in partition["clients"])
     assert f"{trained} of the run's rows were training rows" in err
@@ -99,53 +99,53 @@ def test_one_clients_model_says_how_many_rows_are_of_others(run, tmp_path, capsy
     code, _, err = call(capsys, "predict", model, run.parent / "patients.csv", "--json")
     assert "80 of 120 rows belong to other clients" in err
     assert "were training rows" in err
-    alone = table(tmp_path, ["East"] * 2, "east.csv")
-    assert call(capsys, "predict", model, alone, "--json")[2] == ""
-    pd.read_csv(alone).drop(columns="hospital").to_csv(alone, index=False)
-    assert call(capsys, "predict", model, alone, "--json")[2] == ""
+    east = table(tmp_path, ["East"] * 2, "east.csv")
+    assert call(capsys, "predict", model, east, "--json")[2] == ""
+    pd.read_csv(east).drop(columns="hospital").to_csv(east, index=False)
+    assert call(capsys, "predict", model, east, "--json")[2] == ""
 
 
 def test_rows_of_unknown_clients_are_refused_unless_one_model_is_named(run, tmp_path, capsys):
     path = table(tmp_path, ["Ulm", "East", "Ulm", ""])
     code, _, err = call(capsys, "predict", run, path)
     assert code == 3
-    for word in ("3 of 4 rows", "Ulm (2)", "(no name) (1)", "East, North, West", "--client"):
-        assert word in err
-    code, out, _ = call(capsys, "predict", run, path, "--client", "West", "--json")
-    assert (code, {answer["client"] for answer in json.loads(out)}) == (0, {"West"})
+    for phrase in ("3 of 4 rows", "Ulm (2)", "(no name) (1)", "East, North, West", "--client"):
+        assert phrase in err
+    code, stdout, _ = call(capsys, "predict", run, path, "--client", "West", "--json")
+    assert (code, {answer["client"] for answer in json.loads(stdout)}) == (0, {"West"})
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("argv", "reason"),
     [
         (("image.png",), "--client"),
         (("new.csv", "--client", "Ulm"), "no client 'Ulm'"),
         (("new.csv", "--client-column", "ward"), "no column 'ward'"),
     ],
 )
-def test_what_names_no_client_is_refused(run, tmp_path, capsys, words, reason):
+def test_what_names_no_client_is_refused(run, tmp_path, capsys, argv, reason):
     table(tmp_path, ["East"])
-    code, _, err = call(capsys, "predict", run, tmp_path / words[0], *words[1:])
+    code, _, err = call(capsys, "predict", run, tmp_path / argv[0], *argv[1:])
     assert code in (2, 3)
     assert reason in err
 
 
 def test_a_run_without_a_column_of_clients_asks_for_it(run, tmp_path, capsys):
-    whole = pd.read_csv(run.parent / "patients.csv")
+    patients = pd.read_csv(run.parent / "patients.csv")
     files = []
     for name in SITES:
         path = tmp_path / f"{name}.csv"
-        whole[whole.hospital == name].drop(columns="hospital").to_csv(path, index=False)
+        patients[patients.hospital == name].drop(columns="hospital").to_csv(path, index=False)
         files.append({"name": name, "train": path})
     data = {"clients": files, "label_column": "outcome"}
-    out = tmp_path / "run"
-    pomona.run(method="separate", data=data, model="logistic", rounds=5, lr=0.5, out=out)
+    folder = tmp_path / "run"
+    pomona.run(method="separate", data=data, model="logistic", rounds=5, lr=0.5, out=folder)
     path = table(tmp_path, ["West", "North"])
     with pytest.raises(DataError, match="--client-column"):
-        predict(pomona.load(out), path)
-    _, text, _ = call(capsys, "predict", out, path, "--client-column", "hospital", "--json")
-    close(json.loads(text), expected(out, path))
-    err = call(capsys, "predict", out, files[0]["train"], "--client", "East")[2]
+        predict(pomona.load(folder), path)
+    _, text, _ = call(capsys, "predict", folder, path, "--client-column", "hospital", "--json")
+    close(json.loads(text), expected(folder, path))
+    err = call(capsys, "predict", folder, files[0]["train"], "--client", "East")[2]
     assert "were training rows" in err
 
 
@@ -153,9 +153,9 @@ def remembering(run, name, neighbours=5):
     """A client's model with its rows, whose numbers and weight come from the table and partition."""
     rows = pd.read_csv(run.parent / "patients.csv")
     division = json.loads((run / "partition.json").read_text())["clients"]
-    (parts,) = [c for c in division if set(rows.hospital[c["train"]]) == {name}]
+    (splits,) = [c for c in division if set(rows.hospital[c["train"]]) == {name}]
     train, validation = (
-        (rows.loc[parts[split], ["age", "crp"]].to_numpy(), rows.outcome[parts[split]])
+        (rows.loc[splits[split], ["age", "crp"]].to_numpy(), rows.outcome[splits[split]])
         for split in ("train", "validation")
     )
     model = PersonalModel.of(pomona.load(run), name)
@@ -165,18 +165,18 @@ def remembering(run, name, neighbours=5):
 
 def test_answers_with_the_nearest_training_rows(run, tmp_path, capsys):
     path = table(tmp_path, ["West", "East", "West"])
-    words = ("predict", run, path, "--neighbours", 5, "--json")
-    _, out, notes = call(capsys, *words)
-    for answer, row in zip(json.loads(out), pd.read_csv(path).itertuples(), strict=True):
+    argv = ("predict", run, path, "--neighbours", 5, "--json")
+    _, stdout, notes = call(capsys, *argv)
+    for answer, row in zip(json.loads(stdout), pd.read_csv(path).itertuples(), strict=True):
         memory, validation = remembering(run, row.hospital)
-        (wanted,) = memory.predict([[row.age, row.crp]])
-        assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-6)
+        (expected,) = memory.predict([[row.age, row.crp]])
+        assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-6)
         assert f"{row.hospital} {memory.weight:g} (chosen on {validation} valid" in notes
     assert "5 nearest training rows" in notes
-    one = call(capsys, *words[:3], "--client", "West", *words[3:])
-    assert json.loads(one[1])[0]["probabilities"] == json.loads(out)[0]["probabilities"]
-    by_file = call(capsys, "predict", run / "models" / "client-02.safetensors", *words[2:])
-    assert json.loads(by_file[1]) == json.loads(one[1])
+    by_name = call(capsys, *argv[:3], "--client", "West", *argv[3:])
+    assert json.loads(by_name[1])[0]["probabilities"] == json.loads(stdout)[0]["probabilities"]
+    by_file = call(capsys, "predict", run / "models" / "client-02.safetensors", *argv[2:])
+    assert json.loads(by_file[1]) == json.loads(by_name[1])
 
 
 def test_nearest_rows_need_the_run_and_its_data(run, tmp_path, capsys):

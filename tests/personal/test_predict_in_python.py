@@ -26,7 +26,7 @@ def model(x, **settings):
     return PersonalModel.of(run, "s")
 
 
-NAMED = model(FRAME)
+MODEL = model(FRAME)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ NAMED = model(FRAME)
     ids=lambda rows: type(rows).__name__,
 )
 def test_a_table_in_every_form_has_the_same_answers(rows):
-    assert NAMED.predict(rows) == NAMED.predict(X)
-    assert torch.equal(NAMED.outputs(rows), NAMED.outputs(X))
+    assert MODEL.predict(rows) == MODEL.predict(X)
+    assert torch.equal(MODEL.outputs(rows), MODEL.outputs(X))
 
 
 ROWS = torch.from_numpy(X)
@@ -66,16 +66,16 @@ ROWS = torch.from_numpy(X)
     ids=lambda rows: type(rows).__name__,
 )
 def test_dictionaries_and_data_sets_have_the_same_answers(rows):
-    assert NAMED.predict(rows) == NAMED.predict(X)
+    assert MODEL.predict(rows) == MODEL.predict(X)
 
 
 def test_whole_numbers_are_numbers():
-    assert NAMED.predict(np.eye(3, dtype=int)) == NAMED.predict(np.eye(3))
-    assert NAMED.predict(X[:0]) == []
+    assert MODEL.predict(np.eye(3, dtype=int)) == MODEL.predict(np.eye(3))
+    assert MODEL.predict(X[:0]) == []
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "messages"),
     [
         (X[0], ["(3,)", "one row for each sample"]),
         (X[:, :2], ["(2,)", "(3,)"]),
@@ -89,10 +89,10 @@ def test_whole_numbers_are_numbers():
         (DataLoader(TensorDataset(torch.from_numpy(X))), ["DataLoader"]),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_in_a_line(rows, words):
+def test_rows_that_do_not_fit_are_refused_in_a_line(rows, messages):
     with pytest.raises(DataError) as fault:
-        NAMED.predict(rows)
-    assert all(word in str(fault.value) for word in words), str(fault.value)
+        MODEL.predict(rows)
+    assert all(message in str(fault.value) for message in messages), str(fault.value)
 
 
 def test_a_frame_for_a_model_without_names_is_taken_in_order_with_a_warning():

@@ -59,15 +59,15 @@ def trained(folder, write=nifti, n=12, rounds=6, **changes):
 
 def predicted(capsys, *arguments):
     """What `pomona predict` answers as JSON, and its notes."""
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as stop:
         main(["predict", *map(str, arguments), "--json"])
     output = capsys.readouterr()
-    assert not end.value.code, output.err
+    assert not stop.value.code, output.err
     return json.loads(output.out), output.err
 
 
-def dice(one, other):
-    return 2 * (one & other).sum() / (one.sum() + other.sum())
+def dice(a, b):
+    return 2 * (a & b).sum() / (a.sum() + b.sum())
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,8 @@ def test_a_mask_lies_on_the_grid_of_its_nifti(model, tmp_path, capsys):
     _, path = model
     volume, block = scan(50)
     cases = {
-        "ct.nii.gz": lambda at: (nifti(at, volume), block.transpose(2, 1, 0))[1],
-        "turned.nii": lambda at: oblique(at, volume, block),
+        "ct.nii.gz": lambda target: (nifti(target, volume), block.transpose(2, 1, 0))[1],
+        "turned.nii": lambda target: oblique(target, volume, block),
     }
     for name, write in cases.items():
         expected = write(tmp_path / name)
@@ -106,7 +106,7 @@ def test_a_mask_lies_on_the_grid_of_its_nifti(model, tmp_path, capsys):
         assert dice(np.asarray(mask.dataobj), expected) > 0.8
         pair = [sitk.ReadImage(str(tmp_path / f"{p}{name}")) for p in ("", "mask-")]
         for read_by in ("GetOrigin", "GetDirection", "GetSpacing", "GetSize"):
-            a, b = (getattr(one, read_by)() for one in pair)
+            a, b = (getattr(opened, read_by)() for opened in pair)
             assert a == pytest.approx(b, abs=1e-4)
 
 
@@ -131,30 +131,31 @@ def test_a_series_gets_its_nifti_and_all_inputs_a_folder_or_an_archive(model, tm
     z, y, x = np.argwhere(archive["masks"][0])[0]
     i, j, k = np.rint(np.linalg.inv(CT) @ archive["affines"][0] @ [z, y, x, 1])[:3].astype(int)
     assert np.asarray(files[1].dataobj)[i, j, k] == 1
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as stop:
         main(["predict", str(path), str(ct), str(image), "--masks", str(tmp_path / "one.nii.gz")])
-    assert (end.value.code, "name a folder" in capsys.readouterr().err) == (3, True)
+    assert (stop.value.code, "name a folder" in capsys.readouterr().err) == (3, True)
 
 
 @pytest.mark.long
 def test_what_differs_from_the_training_is_noted(model, tmp_path):
     """Voxels of three times the size, no orientation, real numbers."""
     _, path = model
-    about = PersonalModel.load(path).about
-    assert (about.spacings, about.orientation, about.dtype) == (((3.0, 2.0, 2.0),), "RAS", "int16")
+    metadata = PersonalModel.load(path).about
+    assert metadata.spacings == ((3.0, 2.0, 2.0),)
+    assert (metadata.orientation, metadata.dtype) == ("RAS", "int16")
     volume, _ = scan(52)
     wide = nifti(tmp_path / "wide.nii.gz", volume, CT * [[3], [3], [3], [1]])
     assert "voxels of 9 x 6 x 6 mm (z, y, x), but the model was trained on 3 x 2 x 2" in (
-        read(wide, about).note
+        read(wide, metadata).note
     )
     nibabel.save(nibabel.Nifti1Image(volume.transpose(2, 1, 0), None), tmp_path / "bare.nii")
-    assert "may be mirrored" in read(tmp_path / "bare.nii", about).note
+    assert "may be mirrored" in read(tmp_path / "bare.nii", metadata).note
     real = nifti(tmp_path / "real.nii.gz", volume + np.float32(0.25))
-    samples = read(real, about)
+    samples = read(real, metadata)
     assert "rounded by up to 0.25 to whole ones (int16)" in samples.note
-    np.testing.assert_array_equal(samples.x, read(nifti(tmp_path / "i.nii", volume), about).x)
-    assert read(series(tmp_path / "ct", volume), about).note == ""
-    np.testing.assert_array_equal(samples.x, read(tmp_path / "ct", about).x)
+    np.testing.assert_array_equal(samples.x, read(nifti(tmp_path / "i.nii", volume), metadata).x)
+    assert read(series(tmp_path / "ct", volume), metadata).note == ""
+    np.testing.assert_array_equal(samples.x, read(tmp_path / "ct", metadata).x)
 
 
 @pytest.mark.slow
@@ -185,12 +186,12 @@ def test_the_mask_of_an_image_has_the_size_of_the_image(tmp_path):
 
 def test_a_turned_volume_is_noted_where_the_training_had_no_orientation():
     """As where MONAI's arrays (x, y, z) trained the model, and a file is answered."""
-    about = SimpleNamespace(orientation="", spacings=(), traits={}, window=None)
+    metadata = SimpleNamespace(orientation="", spacings=(), traits={}, window=None)
     grid = SimpleNamespace(oriented=True)
     file = SimpleNamespace(
         path=None, shape=(4, 4, 4, 1), grid=grid, spacing=None, unit="HU", traits=()
     )
-    (note,) = _differences(file, about)
+    (note,) = _differences(file, metadata)
     assert "without an orientation" in note
     grid.oriented = False
-    assert _differences(file, about) == []
+    assert _differences(file, metadata) == []
