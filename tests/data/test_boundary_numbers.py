@@ -123,12 +123,12 @@ def judged(name, folder, value):
 @pytest.mark.parametrize("name", ENTRANCES)
 def test_one_limit_holds_at_every_entrance(name, tmp_path):
     for value in VALUES:
-        came = judged(name, tmp_path, value)
+        accepted = judged(name, tmp_path, value)
         stored = stored_as(value)
-        if abs(stored) > bounds.LARGEST or (abs(value) > bounds.LARGEST and came is None):
-            assert came is None, (value, came)
+        if abs(stored) > bounds.LARGEST or (abs(value) > bounds.LARGEST and accepted is None):
+            assert accepted is None, (value, accepted)
         else:
-            assert came in {value, stored}, (value, came)
+            assert accepted in {value, stored}, (value, accepted)
 
 
 @pytest.mark.long

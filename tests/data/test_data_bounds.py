@@ -68,15 +68,15 @@ def test_a_damaged_file_is_one_line(tmp_path, suffix):
     else:
         with pa.ipc.new_file(path, table.schema) as file:
             file.write_table(table)
-    whole, ends = path.read_bytes(), set()
-    for at in range(0, len(whole), max(1, len(whole) // 20)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+    content, outcomes = path.read_bytes(), set()
+    for i in range(0, len(content), max(1, len(content) // 20)):
+        path.write_bytes(content[:i] + bytes([content[i] ^ 0x41]) + content[i + 1 :])
         try:
-            ends.add(len(columns(path)) >= 0)
+            outcomes.add(len(columns(path)) >= 0)
         except PomonaError as fault:
-            ends.add(f"lines: {len(str(fault).splitlines())}")
-    assert ends <= {True, "lines: 1"}
-    assert "lines: 1" in ends
+            outcomes.add(f"lines: {len(str(fault).splitlines())}")
+    assert outcomes <= {True, "lines: 1"}
+    assert "lines: 1" in outcomes
 
 
 def test_a_text_that_is_not_utf_8_is_named(tmp_path):

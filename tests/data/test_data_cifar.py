@@ -20,17 +20,17 @@ def residuals(images: np.ndarray) -> np.ndarray:
     """
     red, green, blue = np.moveaxis(images.astype(int), -1, 0)
     planes = np.stack([red - green, green, blue - green]) % 256
-    out = np.empty(planes.shape, np.uint8)
+    differences = np.empty(planes.shape, np.uint8)
     _, _, height, width = planes.shape
     for i in range(height):
         for j in range(width):
-            none = np.zeros(planes.shape[:2], int)
-            left = planes[:, :, i, j - 1] if j else planes[:, :, i - 1, 0] if i else none
-            up = planes[:, :, i - 1, j] if i else left
+            zeros = np.zeros(planes.shape[:2], int)
+            left = planes[:, :, i, j - 1] if j else planes[:, :, i - 1, 0] if i else zeros
+            above = planes[:, :, i - 1, j] if i else left
             corner = planes[:, :, i - 1, j - 1] if i and j else left
-            predicted = np.median([left, up, left + up - corner], axis=0).astype(int)
-            out[:, :, i, j] = (planes[:, :, i, j] - predicted + 128) % 256
-    return out
+            predicted = np.median([left, above, left + above - corner], axis=0).astype(int)
+            differences[:, :, i, j] = (planes[:, :, i, j] - predicted + 128) % 256
+    return differences
 
 
 def restored(coded: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def sample(n, classes, seed):
     return source.integers(0, 256, (n, 32, 32, 3), np.uint8), source.integers(0, classes, n)
 
 
-def compact(folder, name, classes, **more):
+def compact(folder, name, classes, **changes):
     folder.mkdir()
     (x, y), (x_test, y_test) = sample(5, classes, 1), sample(3, classes, 2)
     arrays = {
@@ -70,7 +70,7 @@ def compact(folder, name, classes, **more):
         "x_test_res": residuals(x_test),
         "y_test": y_test,
     }
-    np.savez_compressed(folder / name, **(arrays | more))
+    np.savez_compressed(folder / name, **(arrays | changes))
     return np.concatenate([x, x_test]), np.concatenate([y, y_test])
 
 
@@ -127,15 +127,15 @@ def binary(number):
     """The official files of a small data set: name -> bytes, and the arrays they hold."""
     if number == 10:
         names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
-        parts = [sample(2 + i, 10, i) for i in range(6)]
-        files = {name: records(x, y) for name, (x, y) in zip(names, parts, strict=True)}
+        samples = [sample(2 + i, 10, i) for i in range(6)]
+        files = {name: records(x, y) for name, (x, y) in zip(names, samples, strict=True)}
     else:
-        parts = [sample(4, 100, 1), sample(2, 100, 2)]
+        samples = [sample(4, 100, 1), sample(2, 100, 2)]
         files = {
-            f"{part}.bin": records(x, y // 5, y)
-            for part, (x, y) in zip(("train", "test"), parts, strict=True)
+            f"{split}.bin": records(x, y // 5, y)
+            for split, (x, y) in zip(("train", "test"), samples, strict=True)
         }
-    return files, np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    return files, np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples])
 
 
 def as_folder(path, files, number):

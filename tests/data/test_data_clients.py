@@ -16,9 +16,9 @@ def write_csv(path, first, n):
 
 
 @pytest.mark.parametrize(
-    ("write", "suffix", "more"), [(write_npz, "npz", {}), (write_csv, "csv", {"label_column": "y"})]
+    ("write", "suffix", "keys"), [(write_npz, "npz", {}), (write_csv, "csv", {"label_column": "y"})]
 )
-def test_roles_and_owners(tmp_path, write, suffix, more):
+def test_roles_and_owners(tmp_path, write, suffix, keys):
     files = (
         ClientFiles(
             name="north",
@@ -31,7 +31,7 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
             validation=write(tmp_path / f"d.{suffix}", 50, 1),
         ),
     )
-    data = read(data_settings(clients=files, **more))
+    data = read(data_settings(clients=files, **keys))
     assert data.x[:, 0].tolist() == [0, 1, 2, 10, 11, 50, 90, 91]  # train, validation, test
     assert data.owners is not None
     assert data.owners.names == ("north", "NA")  # Namibia is no gap
@@ -53,18 +53,18 @@ def test_texts_of_clients(tmp_path):
 def test_what_cannot_be(tmp_path):
     npz, csv = write_npz(tmp_path / "a.npz", 0, 2), write_csv(tmp_path / "b.csv", 0, 2)
     (images := tmp_path / "images").mkdir()
-    one, other = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
+    arrays, table = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
     for settings, message in (
-        (data_settings(clients=(one, other)), "all as .npz, or all as tables"),
+        (data_settings(clients=(arrays, table)), "all as .npz, or all as tables"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
     with pytest.raises(ConfigError, match=r"data.clients: no setting of digits"):
-        data_settings(name="digits", clients=(one,))
+        data_settings(name="digits", clients=(arrays,))
     for files, message in (
-        ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
+        ((arrays, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
         (
-            (one, ClientFiles(name="two", train=images)),
+            (arrays, ClientFiles(name="two", train=images)),
             "is a folder; images of a client come as one .npz",
         ),
         (
@@ -74,9 +74,9 @@ def test_what_cannot_be(tmp_path):
             ),
             "data.clients has 2 problems: .*no.npz.*nor.npz",
         ),
-        ((one, one), "clients without a name of their own: 'one'"),
+        ((arrays, arrays), "clients without a name of their own: 'one'"),
         (
-            (one, ClientFiles(name="two", train=npz)),
+            (arrays, ClientFiles(name="two", train=npz)),
             "a.npz contains the train rows of one and the train rows of two",
         ),
         (

@@ -111,28 +111,28 @@ def test_columns_by_number(tmp_path, label):
     assert with_header.fingerprint == data.fingerprint
 
 
-@pytest.mark.parametrize("which", [1, "1"])
-def test_a_number_that_is_a_name_is_that_column(tmp_path, which):
+@pytest.mark.parametrize("key", [1, "1"])
+def test_a_number_that_is_a_name_is_that_column(tmp_path, key):
     data = table(
-        tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n8,9,7,b\n", label_column="y", drop_columns=(which,)
+        tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n8,9,7,b\n", label_column="y", drop_columns=(key,)
     )
     assert (data.columns, data.x.tolist()) == (("2", "007"), [[6, 7], [9, 7]])
     assert data.notes == ("1 is the column named '1', which has number 0",)
-    again = table(
+    by_name = table(
         tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n", label_column="y", drop_columns=("007",)
     )
-    assert again.columns == ("1", "2")
-    framed = read(from_frame(pd.DataFrame({1: [5, 8], 2: [6, 9], 3: [0, 1]}), label_column=3, drop_columns=(which,)))  # fmt: skip
+    assert by_name.columns == ("1", "2")
+    framed = read(from_frame(pd.DataFrame({1: [5, 8], 2: [6, 9], 3: [0, 1]}), label_column=3, drop_columns=(key,)))  # fmt: skip
     assert (framed.columns, framed.x.tolist()) == (("2",), [[6], [9]])
 
 
 def test_a_first_line_that_is_read_as_a_row_is_told(tmp_path):
     header, rows = "a,b,y\n", "1,2,0\n3,4,1\n"
-    told = "line 1 is a row, since no column is given by name; .* data.header=true"
-    with pytest.raises(DataError, match=told):
+    message = "line 1 is a row, since no column is given by name; .* data.header=true"
+    with pytest.raises(DataError, match=message):
         table(tmp_path / "a.csv", header + rows, label_column=2)
     assert any(
-        re.match(told, note) for note in table(tmp_path / "a.csv", rows, label_column=2).notes
+        re.match(message, note) for note in table(tmp_path / "a.csv", rows, label_column=2).notes
     )
     for settings in (
         {"label_column": 2, "header": False},
@@ -248,8 +248,8 @@ BAD = {
 def test_bad_tables(tmp_path, case):
     text, settings, message = BAD[case]
     settings = {"label_column": 2} | settings
-    kind = settings.pop("exact", DataError)
-    with pytest.raises(kind) as caught:
+    error = settings.pop("exact", DataError)
+    with pytest.raises(error) as caught:
         table(tmp_path / "bad.csv", text, **settings)
     assert message in str(caught.value)
     assert "bad.csv" in str(caught.value)
@@ -299,10 +299,10 @@ def test_bad_files(tmp_path):
 def test_moments_against_scikit_learn(n):
     x = (stream(1, "table").normal(size=(n, 3)) * [1, 1e-3, 100] + [0, 5, 1e4]).astype(np.float32)
     x[:, 0] = np.float32(0.1)  # constant, and no power of two
-    known = StandardScaler().fit(x.astype(np.float64))
+    scaler = StandardScaler().fit(x.astype(np.float64))
     shift, scale = moments(x, np.arange(n))
-    np.testing.assert_allclose(shift, known.mean_, rtol=1e-10)
-    np.testing.assert_allclose(scale, known.scale_, rtol=1e-6)
+    np.testing.assert_allclose(shift, scaler.mean_, rtol=1e-10)
+    np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-6)
     assert scale[0] == 1
 
 
@@ -333,9 +333,9 @@ def test_texts(tmp_path):
         np.int32,
     )
     assert data.y.tolist() == [1, 0]
-    long = learnt(text(tmp_path / "a.csv", content, **settings | {"sequence_length": 4}), [0, 1])
+    padded = learnt(text(tmp_path / "a.csv", content, **settings | {"sequence_length": 4}), [0, 1])
     # by frequency: the 2 times; cat, dog, sat once each, in this order
-    assert (long.x.tolist(), long.words) == (
+    assert (padded.x.tolist(), padded.words) == (
         [[2, 3, 5, 0], [2, 4, 0, 0]],
         ("the", "cat", "dog", "sat"),
     )
@@ -350,20 +350,20 @@ def learnt(data, rows):
 def test_the_vocabulary_knows_training_rows_only(tmp_path):
     write(tmp_path / "train.csv", "0,seen\n1,seen words\n")
     write(tmp_path / "test.csv", "0,unseen unseen seen\n")
-    whole = read(
+    unlearnt = read(
         data_settings(
             name="text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3
         )
     )
-    data = learnt(whole, [0, 1])
+    data = learnt(unlearnt, [0, 1])
     assert (data.x.tolist(), data.n_train, data.vocabulary) == (
         [[2, 0, 0], [2, 3, 0], [1, 1, 2]],
         2,
         4,
     )
     assert data.words == ("seen", "words")
-    assert learnt(whole, []).x.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-    assert whole.words == ("seen", "unseen", "words")  # another partition learns from it again
+    assert learnt(unlearnt, []).x.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert unlearnt.words == ("seen", "unseen", "words")  # another partition learns from it again
 
 
 def test_texts_need_columns(tmp_path):
@@ -407,5 +407,5 @@ def test_first_share(labels, share):
     assert (np.diff(front) > 0).all()
     assert (np.diff(back) > 0).all()
     for label in range(4):
-        rows = [i for i, own in enumerate(labels) if own == label]
+        rows = [i for i, value in enumerate(labels) if value == label]
         assert [i for i in front if labels[i] == label] == rows[: int(share * len(rows))]

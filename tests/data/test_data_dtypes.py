@@ -55,34 +55,34 @@ def test_what_a_network_sees_is_the_formula(dtype, size):
     rows = ClientRows(np.arange(7), np.arange(0), np.arange(0))
     data = DeviceDataset.build(dataset, Partition((rows,), {}), "classes")
     index = [6, 0, 6, 3]
-    seen, truth = data.gather(torch.tensor(index))
+    inputs, truth = data.gather(torch.tensor(index))
     expected = (x[index].astype(np.float32) - np.float32(shift)) / np.float32(scale)
-    assert seen.dtype == torch.float32
-    np.testing.assert_array_equal(seen.numpy(), np.moveaxis(expected, -1, 1))
+    assert inputs.dtype == torch.float32
+    np.testing.assert_array_equal(inputs.numpy(), np.moveaxis(expected, -1, 1))
     assert truth.tolist() == y[index].tolist()
 
 
 @pytest.mark.parametrize(
-    ("stored", "held"),
+    ("stored", "expected"),
     [
         (["u1"], "uint8"), (["i1"], "int16"), (["u1", "i1"], "int16"), ([">u2"], "uint16"), (["<i2", "u1"], "int16"),
         (["u2", "i2"], "float32"), (["f2"], "float32"), (["f8", "u1"], "float32"),
     ],
 )  # fmt: skip
-def test_the_first_dtype_that_holds_all_values(stored, held):
-    assert image_arrays.sample_type(map(np.dtype, stored)) == held
+def test_the_first_dtype_that_holds_all_values(stored, expected):
+    assert image_arrays.sample_type(map(np.dtype, stored)) == expected
 
 
 @pytest.mark.parametrize(
-    ("shape", "meant"),
+    ("shape", "accepted"),
     [
         ((3, 8, 8), True), ((3, 8, 8, 1), True), ((3, 8, 8, 4), True), ((3, 8, 9, 7), True), ((3, 4, 8, 8, 1), True),
         ((3, 8, 8, 8), False), ((3, 3, 8, 8), False), ((3, 8), False), ((3,), False), ((3, 2, 2, 2, 2, 1), False),
     ],
 )  # fmt: skip
-def test_volumes_without_channels_are_not_taken_for_images(shape, meant):
+def test_volumes_without_channels_are_not_taken_for_images(shape, accepted):
     refused = pytest.raises(DataError, match=r"volumes .* channels last")
-    with nullcontext() if meant else refused:
+    with nullcontext() if accepted else refused:
         image_arrays.require(shape, np.dtype(np.uint8), "x")
 
 
@@ -103,12 +103,12 @@ def test_resizing_an_even_image_leaves_its_values(tmp_path, dtype):
     """Bilinear weights add up to one: where all pixels are equal they stay so, at the ends of the
     range too.
     """
-    ends = np.array([RANGES[dtype][0], RANGES[dtype][1] - 1]).astype(dtype)
-    np.savez(tmp_path / "own.npz", x=np.broadcast_to(ends[:, None, None], (2, 9, 6)), y=[0, 1])
+    extremes = np.array([RANGES[dtype][0], RANGES[dtype][1] - 1]).astype(dtype)
+    np.savez(tmp_path / "own.npz", x=np.broadcast_to(extremes[:, None, None], (2, 9, 6)), y=[0, 1])
     data = read(data_settings(name="arrays", path=tmp_path / "own.npz", resize=4))
     assert (data.x.shape, data.x.dtype) == ((2, 4, 4, 1), dtype)
-    assert np.unique(data.x[0]).tolist() == [ends[0]]
-    assert np.unique(data.x[1]).tolist() == [ends[1]]
+    assert np.unique(data.x[0]).tolist() == [extremes[0]]
+    assert np.unique(data.x[1]).tolist() == [extremes[1]]
 
 
 def test_volumes_are_not_resized(tmp_path):
@@ -144,8 +144,8 @@ def test_a_run_on_volumes_and_its_models(tmp_path, network):
     pomona.run(config, tmp_path / "run")
     path = next((tmp_path / "run" / "models").glob("client-00*.safetensors"))
     model = PersonalModel.load(path, own_code=True)
-    about, x = model.about, volumes(None).x
-    assert (about.dtype, about.input_shape, about.sample_shape) == (
+    metadata, x = model.about, volumes(None).x
+    assert (metadata.dtype, metadata.input_shape, metadata.sample_shape) == (
         "uint16",
         (1, 4, 6, 5),
         (4, 6, 5, 1),
@@ -160,10 +160,10 @@ def test_a_run_on_volumes_and_its_models(tmp_path, network):
     torch.testing.assert_close(program(torch.from_numpy(x[:7])), expected[:7].detach())
     for stored in (x, x.astype(np.float64)):  # whole numbers are these, however they are stored
         np.savez(tmp_path / "asked.npz", x=stored)
-        np.testing.assert_array_equal(read_inputs(tmp_path / "asked.npz", about).x, x)
+        np.testing.assert_array_equal(read_inputs(tmp_path / "asked.npz", metadata).x, x)
     np.savez(tmp_path / "asked.npz", x=x[..., 0])
     with pytest.raises(DataError, match=r"samples have shape \(4, 6, 5\)"):
-        read_inputs(tmp_path / "asked.npz", about)
+        read_inputs(tmp_path / "asked.npz", metadata)
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18", "small"])
@@ -187,11 +187,11 @@ def test_a_network_of_monai_takes_volumes():
     }
     tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "model": model}
     scenario = Scenario.prepare(resolve({**tree, "clients": 3, "rounds": 1, "lr": 0.1}))
-    assert any(isinstance(part, nn.Conv3d) for part in scenario.module().modules())
+    assert any(isinstance(layer, nn.Conv3d) for layer in scenario.module().modules())
 
 
 @pytest.mark.parametrize(
-    ("partition", "told"),
+    ("partition", "message"),
     [
         ({"name": "iid", "turn_groups": 3}, "only square images"),
         (
@@ -200,13 +200,13 @@ def test_a_network_of_monai_takes_volumes():
         ),
     ],
 )
-def test_partitions_that_need_images(partition, told):
+def test_partitions_that_need_images(partition, message):
     tree = {
         "data": {"name": f"{__name__}:volumes"},
         "method": {"name": "fedavg"},
         "partition": partition,
     }
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         Scenario.prepare(
             resolve({**tree, "model": {"name": "mlp"}, "clients": 3, "rounds": 1, "lr": 0.1})
         )

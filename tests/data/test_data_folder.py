@@ -10,10 +10,10 @@ def picture(path, value, size=(6, 4), mode="RGB"):
     Image.new(mode, size, value).save(path)
 
 
-def classes(root, names=("cat", "dog"), n=2, first=0, **form):
+def classes(root, names=("cat", "dog"), n=2, first=0, **options):
     for c, name in enumerate(names):
         for i in range(n):
-            picture(root / name / f"{i}.png", (first + 10 * c + i, c, i), **form)
+            picture(root / name / f"{i}.png", (first + 10 * c + i, c, i), **options)
 
 
 def first_channel(data):
@@ -46,7 +46,7 @@ def test_thumbnails_and_folders_named_like_images_are_no_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parts", "order", "n_train"),
+    ("splits", "order", "n_train"),
     [
         (("train", "test"), [0, 1, 10, 11, 100, 101, 110, 111], 4),
         (("train", "val"), [0, 1, 10, 11, 100, 101, 110, 111], 4),
@@ -54,9 +54,9 @@ def test_thumbnails_and_folders_named_like_images_are_no_images(tmp_path):
         (("train",), [0, 1, 10, 11], 4),
     ],
 )
-def test_parts(tmp_path, parts, order, n_train):
-    for i, part in enumerate(parts):
-        classes(tmp_path / part, first=100 * i if i < 2 else 200)
+def test_parts(tmp_path, splits, order, n_train):
+    for i, split in enumerate(splits):
+        classes(tmp_path / split, first=100 * i if i < 2 else 200)
     data = read(data_settings(name="images", path=tmp_path))
     assert (first_channel(data), data.n_train) == (order, n_train)
 
@@ -96,17 +96,17 @@ def tiny(root):
 
 
 @pytest.mark.parametrize(
-    "place", ["tiny-imagenet-200", "tiny_imagenet", "tiny-imagenet/tiny-imagenet-200"]
+    "path", ["tiny-imagenet-200", "tiny_imagenet", "tiny-imagenet/tiny-imagenet-200"]
 )
-def test_tiny_imagenet(tmp_path, place):
-    tiny(tmp_path / place)
+def test_tiny_imagenet(tmp_path, path):
+    tiny(tmp_path / path)
     data = read(data_settings(name="tiny-imagenet", dir=tmp_path))
     assert (data.x.shape, data.n_train, data.classes) == ((4, 64, 64, 3), 2, ("n01", "n02"))
     assert (data.y.tolist(), first_channel(data)) == ([0, 1, 1, 0], [50, 100, 200, 201])
-    assert read(data_settings(name="images", path=tmp_path / place)).fingerprint == data.fingerprint
+    assert read(data_settings(name="images", path=tmp_path / path)).fingerprint == data.fingerprint
 
 
-def _cut(root):
+def _truncate(root):
     path = root / "dog" / "1.png"
     path.write_bytes(path.read_bytes()[:-30])
 
@@ -116,7 +116,7 @@ BAD = {
         lambda root: (root / "dog" / "1.png").write_bytes(b"hello"),
         "cannot read the image",
     ),
-    "truncated": (_cut, "dog/1.png"),
+    "truncated": (_truncate, "dog/1.png"),
     "16 bits": (
         lambda root: picture(root / "dog" / "1.png", 700, mode="I;16"),
         r"do not mix .*\(3 of 8 bits .*\(cat/0.png\), 1 of 16 bits .*\(dog/1.png\)\)",

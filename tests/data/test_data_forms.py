@@ -31,12 +31,12 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
     sites = [{"name": name, "train": str(tmp_path / f"{name}.csv")} for name in ("north", "south")]
     data = read(data_settings(clients=sites, label_column="died"))
     assert (data.classes, data.y.tolist()) == (("0", "1"), [0, 1] * 10)
-    named = read(data_settings(clients=sites, label_column="died", classes=("1.0", "0")))
-    assert (named.classes, named.y.tolist()) == (("1.0", "0"), [1, 0] * 10)
+    reordered = read(data_settings(clients=sites, label_column="died", classes=("1.0", "0")))
+    assert (reordered.classes, reordered.y.tolist()) == (("1.0", "0"), [1, 0] * 10)
 
 
 @pytest.mark.parametrize(
-    ("cell", "form"),
+    ("cell", "expected"),
     [
         ("3.0", "3"),
         (" 3. ", "3"),
@@ -47,18 +47,18 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
         (SITES[1], SITES[0]),
     ],
 )
-def test_the_form_in_which_cells_are_compared(cell, form):
-    assert cell_values.plain(cell) == form
+def test_the_form_in_which_cells_are_compared(cell, expected):
+    assert cell_values.plain(cell) == expected
 
 
 @pytest.mark.parametrize(
-    ("cell", "form"),
+    ("cell", "expected"),
     [("12.0", "12"), ("12.", "12"), ("12.10", "12.10"), ("007", "007"), (SITES[1], SITES[0])]
     + [(gap, "") for gap in ("NA", " ", "nan", "<NA>", "n/a")]
-    + [(word, word) for word in ("none", "-", "unknown")],
+    + [(text, text) for text in ("none", "-", "unknown")],
 )
-def test_the_form_of_names(cell, form):
-    assert cell_values.name(cell) == form
+def test_the_form_of_names(cell, expected):
+    assert cell_values.name(cell) == expected
 
 
 PATIENTS = ("12.1", "12.10", "3", "3.0", "NA", "NA", "", "none", "none")
@@ -88,18 +88,18 @@ def test_rows_without_a_name_are_patients_of_their_own_and_decimals_are_not_merg
 
 def test_a_gap_is_no_client_and_one_subgroup(tmp_path):
     text = "x,who,died\n1,A,0\n2,NA,1\n3,,1\n4,A,0\n"
-    said = "client column who: 2 of 4 rows name no client, first line 3"
-    with pytest.raises(DataError, match=said):
+    message = "client column who: 2 of 4 rows name no client, first line 3"
+    with pytest.raises(DataError, match=message):
         table(tmp_path / "t.csv", text, client_column="who")
-    found = table(tmp_path / "t.csv", text, subgroup_column="who", drop_columns=("who",)).subgroups
-    assert (found.names, found.number.tolist()) == (("(missing)", "A"), [1, 0, 0, 1])
+    groups = table(tmp_path / "t.csv", text, subgroup_column="who", drop_columns=("who",)).subgroups
+    assert (groups.names, groups.number.tolist()) == (("(missing)", "A"), [1, 0, 0, 1])
     with pytest.raises(DataError, match="row 1 names no client"):
         from_arrays(np.ones((2, 1)), [0, 1], client=["A", pd.NA])
 
 
 def test_names_of_columns_are_one_whatever_their_form(tmp_path):
-    for at, asked in (SITES, reversed(SITES)):
-        data = table(tmp_path / "t.csv", f"x,{at},died\n1,8,0\n2,9,1\n", drop_columns=(asked,))
+    for a, b in (SITES, reversed(SITES)):
+        data = table(tmp_path / "t.csv", f"x,{a},died\n1,8,0\n2,9,1\n", drop_columns=(b,))
         assert (data.columns, data.others) == (("x",), (SITES[0], "died"))
 
 
@@ -128,7 +128,7 @@ def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_note
 
 
 def test_categories_that_differ_in_their_writing_are_noted(tmp_path):
-    rows = [f"{word},{k % 2}" for k, word in enumerate(("male", "Male", "female") * 5)]
+    rows = [f"{sex},{k % 2}" for k, sex in enumerate(("male", "Male", "female") * 5)]
     data = table(tmp_path / "a.csv", "\n".join(["sex,died", *rows]) + "\n", categories=("sex",))
     assert "column sex: categories that differ in their writing only: Male, male" in data.notes
 
@@ -137,18 +137,18 @@ def lying(path, orientation):
     """An image (4, 6) with values 0 to 23 row by row as a viewer shows it, stored as the
     orientation says.
     """
-    shown = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    upright = np.arange(24, dtype=np.uint8).reshape(4, 6)
     stored = {
-        1: shown,
-        3: shown[::-1, ::-1],
-        6: np.rot90(shown),
-        8: np.rot90(shown, -1),
-        2: shown[:, ::-1],
+        1: upright,
+        3: upright[::-1, ::-1],
+        6: np.rot90(upright),
+        8: np.rot90(upright, -1),
+        2: upright[:, ::-1],
     }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)
-    return shown
+    return upright
 
 
 @pytest.mark.parametrize("orientation", [1, 2, 3, 6, 8])
@@ -156,7 +156,7 @@ def lying(path, orientation):
 def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientation, suffix):
     if suffix == "tif" and orientation > 4:
         pytest.skip("Pillow 11.0 says the size of such a TIFF as it is stored")
-    shown = lying(tmp_path / f"a.{suffix}", orientation)
+    upright = lying(tmp_path / f"a.{suffix}", orientation)
     lines = f"path,mask,split\na.{suffix},a.{suffix},train\n"
     (tmp_path / "m.csv").write_text(lines)
     classes = tuple(map(str, range(24)))
@@ -165,7 +165,7 @@ def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientatio
             name="images", path=tmp_path / "m.csv", targets="segmentation", classes=classes
         )
     )
-    assert data.x[0, :, :, 0].tolist() == data.y[0].tolist() == shown.tolist()
+    assert data.x[0, :, :, 0].tolist() == data.y[0].tolist() == upright.tolist()
 
 
 def test_problems_of_a_manifest_come_in_the_order_of_its_lines(tmp_path):
@@ -234,17 +234,17 @@ def test_a_spreadsheets_semicolons_and_decimal_commas_are_read_and_noted(tmp_pat
         )
     )
     assert data.notes == (divided, comma)
-    again = {"name": "table", "path": tmp_path / "a.csv", "label_column": "died"}
-    assert read(data_settings(**again, separator=";")).notes == (comma,)
-    assert read(data_settings(**again, decimal=",")).notes == (divided,)
-    assert not read(data_settings(**again, separator=";", decimal=",")).notes
+    settings = {"name": "table", "path": tmp_path / "a.csv", "label_column": "died"}
+    assert read(data_settings(**settings, separator=";")).notes == (comma,)
+    assert read(data_settings(**settings, decimal=",")).notes == (divided,)
+    assert not read(data_settings(**settings, separator=";", decimal=",")).notes
     assert not table(tmp_path / "b.csv", "age,died\n1,0\n2,1\n").notes
 
 
 def test_columns_are_kept_by_name_and_markers_hold_for_all(tmp_path):
     text = "id,a,b,c,died\nx,1,-9,text,0\ny,-9,4,text,1\nz,3,4,text,0\n"
-    more = {"keep_columns": ("a", "b"), "missing": "median", "missing_values": {"*": (-9,)}}
-    data = table(tmp_path / "a.csv", text, **more)
+    options = {"keep_columns": ("a", "b"), "missing": "median", "missing_values": {"*": (-9,)}}
+    data = table(tmp_path / "a.csv", text, **options)
     assert data.columns == ("a", "a missing", "b", "b missing")
     assert data.x.tolist() == [[1, 0, 4, 1], [2, 1, 4, 0], [3, 0, 4, 0]]
     with pytest.raises(ConfigError, match=r"data.drop_columns: column a of .* in keep_columns too"):

@@ -18,7 +18,7 @@ COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
 
 
 @pytest.mark.parametrize(
-    ("labels", "settings", "kept"),
+    ("labels", "settings", "expected"),
     [
         (("0", "", "1", "NA"), {}, [0, 1]),
         (("0", "-9", "1", "?"), {"missing_values": {"*": (-9,)}}, [0, 1]),
@@ -28,13 +28,13 @@ COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
     ],
 )
 def test_rows_without_a_label_are_left_out_and_counted_where_asked(
-    tmp_path, labels, settings, kept
+    tmp_path, labels, settings, expected
 ):
     text = "age,died\n" + "".join(f"{age},{label}\n" for age, label in enumerate(labels))
     with pytest.raises(DataError, match=r"data\.unlabelled=drop"):
         table(tmp_path / "a.csv", text, **settings | {"missing_values": {}})
     data = table(tmp_path / "a.csv", text, unlabelled="drop", **settings)
-    assert data.y.tolist() == kept
+    assert data.y.tolist() == expected
     stays = [age for age, label in enumerate(labels) if label in {"0", "1", "2.5", "-1", "x"}]
     stays = [0, 2] if "classes" in settings else stays
     assert data.x[:, 0].tolist() == stays
@@ -52,13 +52,13 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
     (tmp_path / "a.csv").write_text("age,crp,ward,died\n20,1.5,icu,0\n30,2.5,er,1\n")
     (tmp_path / "b.csv").write_text("died,ward,crp,age\n1,er,3.5,40\n,icu,4.5,50\n")
     sites = [{"name": name, "train": tmp_path / f"{name}.csv"} for name in "ab"]
-    said = {
+    settings = {
         "label_column": "died",
         "categories": ("ward",),
         "category_share": 0,
         "unlabelled": "drop",
     }
-    data = read(data_settings(clients=sites, **said))
+    data = read(data_settings(clients=sites, **settings))
     assert data.columns == ("age", "crp", "ward=er", "ward=icu")
     assert data.x.tolist() == [[20, 1.5, 0, 1], [30, 2.5, 1, 0], [40, 3.5, 1, 0]]
     assert (data.y.tolist(), data.owners.client.tolist()) == ([0, 1, 1], [0, 0, 1])
@@ -66,7 +66,7 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
     with pytest.raises(
         DataError, match=r"b\.csv: column crp: 1 of 1 cells are gaps, first '\?' in line 2"
     ):
-        read(data_settings(clients=sites, **said))
+        read(data_settings(clients=sites, **settings))
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
     (tmp_path / "a.csv").write_text("age,died\n20,0\n30,1\n")
     site = {"name": DECOMPOSED, "train": tmp_path / "a.csv"}
     assert read(data_settings(clients=[site], label_column="died")).owners.names == (COMPOSED,)
-    other = {"name": COMPOSED, "train": tmp_path / "b.csv"}
+    second = {"name": COMPOSED, "train": tmp_path / "b.csv"}
     (tmp_path / "b.csv").write_text("age,died\n20,0\n30,1\n")
     with pytest.raises(DataError, match="without a name of their own"):
-        read(data_settings(clients=[site, other], label_column="died"))
-    for part, names in (("train", ("bonn", COMPOSED)), ("test", ("bonn", DECOMPOSED))):
+        read(data_settings(clients=[site, second], label_column="died"))
+    for split, names in (("train", ("bonn", COMPOSED)), ("test", ("bonn", DECOMPOSED))):
         for level, name in enumerate(names):
-            folder = tmp_path / "scans" / part / name
+            folder = tmp_path / "scans" / split / name
             folder.mkdir(parents=True)
             Image.fromarray(np.full((4, 4), level, np.uint8)).save(folder / "0.png")
-    for said, classes in (((), (COMPOSED, "bonn")), (("bonn", DECOMPOSED), ("bonn", DECOMPOSED))):
-        data = read(data_settings(name="images", path=tmp_path / "scans", classes=said))
+    for order, classes in (((), (COMPOSED, "bonn")), (("bonn", DECOMPOSED), ("bonn", DECOMPOSED))):
+        data = read(data_settings(name="images", path=tmp_path / "scans", classes=order))
         assert sorted(data.classes) == sorted(classes)
         cologne = next(k for k, name in enumerate(data.classes) if name != "bonn")
         assert data.x[data.y == cologne].mean(axis=(1, 2, 3)).tolist() == [1, 1]
@@ -142,8 +142,8 @@ def test_a_decimal_point_that_is_set_leaves_no_comma_in_a_number(tmp_path):
         DataError, match=r"first '2,5' in line 3: decimal commas\?.*if they separate thousands"
     ):
         table(tmp_path / "a.csv", text, decimal=".")
-    whole = table(tmp_path / "a.csv", text.replace("2,5", "2"), decimal=".")
-    assert whole.x.tolist() == [[1343], [2]]
+    integers = table(tmp_path / "a.csv", text.replace("2,5", "2"), decimal=".")
+    assert integers.x.tolist() == [[1343], [2]]
 
 
 def test_every_text_encoding_that_python_knows_is_read(tmp_path):
@@ -198,12 +198,12 @@ def test_what_is_no_bound_is_refused_with_bounds_too(tmp_path, cell):
 
 def test_a_table_without_bounds_is_the_same_whatever_is_said_of_them(tmp_path):
     text = "age,crp,died\n40,5,0\n50,12.5,1\n"
-    one, two = table(tmp_path / "a.csv", text), table(tmp_path / "a.csv", text, censored="limit")
-    assert np.array_equal(one.x, two.x)
+    a, b = table(tmp_path / "a.csv", text), table(tmp_path / "a.csv", text, censored="limit")
+    assert np.array_equal(a.x, b.x)
     rows = np.arange(2)
-    seen = [d.learn(d, rows) for d in (one, two) if d.learn] or pytest.fail("nothing is learnt")
-    assert seen[-1].preprocessing[0].columns[1].censored
-    assert not [note for note in seen[-1].notes if "bounds" in note]
+    learnt = [d.learn(d, rows) for d in (a, b) if d.learn] or pytest.fail("nothing is learnt")
+    assert learnt[-1].preprocessing[0].columns[1].censored
+    assert not [note for note in learnt[-1].notes if "bounds" in note]
 
 
 @pytest.mark.long
@@ -225,12 +225,12 @@ def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
         },
     )
     pomona.run(config, tmp_path / "run")
-    about = PersonalModel.load(tmp_path / "run" / "models" / "client-00.safetensors").about
-    asked, same = (inputs.read(tmp_path / name, about).x for name in ("a.csv", "numbers.csv"))
-    assert np.array_equal(asked, same)
-    by = about.preprocessing
-    found = tabular.with_agreed_features(read(tabular.settings_as_agreed(plain, by)), by)
-    assert np.array_equal(found.x, tabular.with_agreed_features(data, by).x)
+    metadata = PersonalModel.load(tmp_path / "run" / "models" / "client-00.safetensors").about
+    a, b = (inputs.read(tmp_path / name, metadata).x for name in ("a.csv", "numbers.csv"))
+    assert np.array_equal(a, b)
+    recipe = metadata.preprocessing
+    silo = tabular.with_agreed_features(read(tabular.settings_as_agreed(plain, recipe)), recipe)
+    assert np.array_equal(silo.x, tabular.with_agreed_features(data, recipe).x)
 
 
 def written_by_r(separator, quote='"'):
@@ -252,8 +252,8 @@ def test_row_names_of_r_are_left_out_whatever_divides_the_cells(tmp_path, separa
 
 
 def test_dates_in_another_form_are_to_be_written_anew_and_not_to_be_called_dates(tmp_path):
-    for form in ("%02d.03.2023", "3/%d/23", "%02dMAR2023", "2023/03/%02d 10:00"):
-        lines = [f"{form % (k + 1)},{k % 2}\n" for k in range(14)]
+    for pattern in ("%02d.03.2023", "3/%d/23", "%02dMAR2023", "2023/03/%02d 10:00"):
+        lines = [f"{pattern % (k + 1)},{k % 2}\n" for k in range(14)]
         for settings in ({}, {"dates": ("visit",)}):
             with pytest.raises(DataError, match="write them as 2024-03-01") as error:
                 table(tmp_path / "a.csv", "visit,died\n" + "".join(lines), **settings)

@@ -10,17 +10,17 @@ from pomona.data.catalogue import CATALOGUE
 from pomona.data.idx import stored
 
 
-def idx_bytes(array: np.ndarray, kind: int = 0x08) -> bytes:
+def idx_bytes(array: np.ndarray, type_code: int = 0x08) -> bytes:
     return (
-        bytes([0, 0, kind, array.ndim])
+        bytes([0, 0, type_code, array.ndim])
         + struct.pack(f">{array.ndim}I", *array.shape)
         + array.tobytes()
     )
 
 
-def write(path, array, pack=gzip.compress, kind=0x08):
+def write(path, array, pack=gzip.compress, type_code=0x08):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pack(idx_bytes(array, kind)))
+    path.write_bytes(pack(idx_bytes(array, type_code)))
 
 
 def arrays(n, side=5, classes=10):
@@ -30,10 +30,10 @@ def arrays(n, side=5, classes=10):
 
 def write_set(folder, prefix="", test="t10k", suffix=".gz", n=(6, 3), classes=10, first=0):
     pack = gzip.compress if suffix else bytes
-    for part, rows in zip(("train", test), n, strict=True):
+    for split, rows in zip(("train", test), n, strict=True):
         x, y = arrays(rows, classes=classes)
-        write(folder / f"{prefix}{part}-images-idx3-ubyte{suffix}", x, pack)
-        write(folder / f"{prefix}{part}-labels-idx1-ubyte{suffix}", y + np.uint8(first), pack)
+        write(folder / f"{prefix}{split}-images-idx3-ubyte{suffix}", x, pack)
+        write(folder / f"{prefix}{split}-labels-idx1-ubyte{suffix}", y + np.uint8(first), pack)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ""])
@@ -92,7 +92,7 @@ def test_own_idx_may_lack_a_test_part_and_mix_packed_and_plain(tmp_path):
 
 def test_big_endian_types(tmp_path):
     values = np.array([-3, 70000, 5], ">i4")
-    write(tmp_path / "a", values, kind=0x0C)
+    write(tmp_path / "a", values, type_code=0x0C)
     np.testing.assert_array_equal(stored([tmp_path / "a"])[0].values, values)
 
 
@@ -158,9 +158,9 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_files(tmp_path, case):
-    which, damage, message = BAD[case]
+    content, damage, message = BAD[case]
     write_set(tmp_path / "mnist")
-    (path,) = (tmp_path / "mnist").glob(f"train-{which}*")
+    (path,) = (tmp_path / "mnist").glob(f"train-{content}*")
     path.write_bytes(damage(gzip.decompress(path.read_bytes())))
     with pytest.raises(DataError) as caught:
         read(data_settings(name="mnist", dir=tmp_path))

@@ -26,7 +26,7 @@ def listed(folder, *lines):
     return folder / "list.csv"
 
 
-def own(path, **settings):
+def load(path, **settings):
     return read(data_settings(name="images", path=path, **settings))
 
 
@@ -50,7 +50,7 @@ LINES = (
 
 
 def test_each_line_is_a_row_and_test_rows_come_last(six):
-    data = own(listed(six, *LINES))
+    data = load(listed(six, *LINES))
     assert data.x[:, 0, 0, 0].tolist() == [0, 5, 1, 2, 3, 4]
     assert (data.classes, data.y.tolist(), data.n_train) == (("ill", "well"), [0, 0, 1, 0, 1, 1], 4)
     assert (data.owners.names, data.owners.client.tolist()) == (
@@ -61,39 +61,39 @@ def test_each_line_is_a_row_and_test_rows_come_last(six):
 
 
 def test_a_group_is_whole_however_its_part_is_written(six):
-    parts = ("train", "Train", "", "validation", "val", "VAL")
-    lines = [f"in/{k}.png,a,{part},p{k // 3}" for k, part in enumerate(parts)]
+    splits = ("train", "Train", "", "validation", "val", "VAL")
+    lines = [f"in/{k}.png,a,{split},p{k // 3}" for k, split in enumerate(splits)]
     assert (
-        own(listed(six, "path,label,split,group", *lines)).groups.number.tolist()
+        load(listed(six, "path,label,split,group", *lines)).groups.number.tolist()
         == [0] * 3 + [1] * 3
     )
     lines[0] = "in/0.png,a,train,P0"
     assert "groups that differ in capital" in " ".join(
-        own(listed(six, "path,label,split,group", *lines)).notes
+        load(listed(six, "path,label,split,group", *lines)).notes
     )
 
 
 def test_validation_rows_are_for_training_without_clients(six):
-    data = own(listed(six, "path,label,split", "in/0.png,a,val", "in/1.png,b,val"))
+    data = load(listed(six, "path,label,split", "in/0.png,a,val", "in/1.png,b,val"))
     assert (len(data), data.n_train) == (2, 2)
     assert "validation images are used for training" in " ".join(data.notes)
     with pytest.raises(DataError, match="0 of 2 rows are for training"):
-        own(listed(six, "path,label,split", "in/0.png,a,test", "in/1.png,b,test"))
+        load(listed(six, "path,label,split", "in/0.png,a,test", "in/1.png,b,test"))
 
 
 def test_a_path_and_a_label_suffice(six):
-    data = own(listed(six, "path,label", "in/1.png,2.5", "in/0.png,-1"), targets="regression")
+    data = load(listed(six, "path,label", "in/1.png,2.5", "in/0.png,-1"), targets="regression")
     assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.owners, data.n_train) == (
         [1, 0],
         [[2.5], [-1]],
         None,
         2,
     )
-    data = own(listed(six, "path,label", "in/1.png,b", "in/0.png,a"), classes=("b", "a"), resize=3)
+    data = load(listed(six, "path,label", "in/1.png,b", "in/0.png,a"), classes=("b", "a"), resize=3)
     assert (data.x.shape, data.y.tolist(), data.classes) == ((2, 3, 3, 1), [0, 1], ("b", "a"))
 
 
-WRONG = {
+BAD_LINES = {
     "no path": (("label", "a"), "no column 'path'"),
     "no label": (("path", "in/0.png"), "no column 'label'; add it$"),
     "masks that nobody asked for": (("path,mask", "in/0.png,in/1.png"), ("or set data.targets = "
@@ -140,21 +140,21 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", BAD_LINES)
 def test_lines_that_are_wrong(six, case):
     pytest.importorskip("pydicom")
-    lines, told = WRONG[case]
+    lines, message = BAD_LINES[case]
     (six / "out.png").symlink_to("/etc/hostname")
     (six / "circle.png").symlink_to("circle.png")
-    with pytest.raises((DataError, ConfigError), match=told) as fault:
-        own(listed(six, *lines))
+    with pytest.raises((DataError, ConfigError), match=message) as fault:
+        load(listed(six, *lines))
     assert "list.csv" in fault.value.line()
 
 
 def test_everything_is_said_at_once(six):
     path = listed(six, "path,label,split", "in/9.png,a,train", "in/0.png,,train", "in/1.png,a,tset")
     with pytest.raises(DataError, match="has 3 problems"):
-        own(path)
+        load(path)
 
 
 def test_volumes_and_series(tmp_path):
@@ -164,7 +164,7 @@ def test_volumes_and_series(tmp_path):
     write_nifti(tmp_path / "v.nii.gz", volumes[0])
     write_series(tmp_path / "ct", volumes[1])
     write_nifti(tmp_path / "w.nii", volumes[2])
-    data = own(listed(tmp_path, "path,label", "v.nii.gz,a", "ct,b", "w.nii,a"))
+    data = load(listed(tmp_path, "path,label", "v.nii.gz,a", "ct,b", "w.nii,a"))
     np.testing.assert_array_equal(data.x[..., 0], volumes)
     assert (data.x.dtype, data.y.tolist()) == (np.int16, [0, 1, 0])
 
@@ -172,7 +172,7 @@ def test_volumes_and_series(tmp_path):
 def test_bad_files_are_skipped_and_named(six):
     (six / "in" / "0.png").write_bytes(b"?")
     (six / "in" / "4.png").write_bytes(b"")
-    data = own(listed(six, *LINES), skip_bad=True)
+    data = load(listed(six, *LINES), skip_bad=True)
     assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == (
         [5, 1, 2, 3],
         [0, 1, 0, 1],
@@ -186,25 +186,25 @@ def test_bad_files_are_skipped_and_named(six):
 # lists of files in Python
 
 
-@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("path_type", [str, Path])
 @pytest.mark.parametrize(
     ("labels", "column"), [([0, 1], "path and label"), (["m.nii.gz", "n.nii.gz"], "path and mask")]
 )
-def test_files_in_dictionaries_are_shown_the_way_to_a_table(labels, column, kind):
+def test_files_in_dictionaries_are_shown_the_way_to_a_table(labels, column, path_type):
     """As MONAI's datalists: image and label are paths, or the label is a number."""
-    items = [{"image": kind(f"{k}.nii.gz"), "label": label} for k, label in enumerate(labels)]
-    for give in (
+    items = [{"image": path_type(f"{k}.nii.gz"), "label": label} for k, label in enumerate(labels)]
+    for read_them in (
         lambda: from_clients({"A": items}),
         lambda: from_clients({"A": ([item["image"] for item in items], labels)}),
         lambda: from_arrays([item["image"] for item in items], labels),
     ):
         with pytest.raises(DataError, match=rf"0\.nii\.gz.*{column}.*name='images'"):
-            give()
+            read_them()
 
 
-@pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])
-def test_channels_that_are_moved_to_the_end_are_a_note(form):
-    items = [{"image": form(np.full((1, 6, 5), k, np.float32)), "label": k % 2} for k in range(4)]
+@pytest.mark.parametrize("cast", [torch.as_tensor, np.asarray])
+def test_channels_that_are_moved_to_the_end_are_a_note(cast):
+    items = [{"image": cast(np.full((1, 6, 5), k, np.float32)), "label": k % 2} for k in range(4)]
     data = read(from_clients({"A": items}))
     assert data.x.shape == (4, 6, 5, 1)
     assert any("channels" in note and "moved to the end" in note for note in data.notes)
@@ -213,19 +213,19 @@ def test_channels_that_are_moved_to_the_end_are_a_note(form):
 # Masks
 
 
-@pytest.mark.parametrize("kind", ["gray", "black and white", "palette", "16 bits"])
-def test_masks_are_numbers_and_not_colours(tmp_path, kind):
+@pytest.mark.parametrize("encoding", ["gray", "black and white", "palette", "16 bits"])
+def test_masks_are_numbers_and_not_colours(tmp_path, encoding):
     truth = stream(2, "mask").integers(0, 2, (4, 6))
     image = {
         "gray": lambda: Image.fromarray(truth.astype(np.uint8)),
         "black and white": lambda: Image.fromarray(truth.astype(bool)),
         "palette": lambda: _palette(truth),
         "16 bits": lambda: Image.fromarray(truth.astype(np.uint16)),
-    }[kind]()
+    }[encoding]()
     image.save(tmp_path / "m.png")
-    found = labels_of(tmp_path / "m.png", (4, 6), 2)
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, truth)
+    labels = labels_of(tmp_path / "m.png", (4, 6), 2)
+    assert labels.dtype == np.uint8
+    np.testing.assert_array_equal(labels, truth)
 
 
 def _palette(truth):
@@ -241,8 +241,8 @@ def test_masks_at_another_size_keep_their_numbers(tmp_path):
     """
     Image.fromarray(np.tile(np.arange(6, dtype=np.uint8), (4, 1))).save(tmp_path / "m.png")
     assert labels_of(tmp_path / "m.png", (4, 6), 6, size=(3, 2)).tolist() == [[1, 3, 5]] * 2
-    same = labels_of(tmp_path / "m.png", (4, 6), 6, size=(6, 4))
-    np.testing.assert_array_equal(same, np.tile(np.arange(6), (4, 1)))
+    unresized = labels_of(tmp_path / "m.png", (4, 6), 6, size=(6, 4))
+    np.testing.assert_array_equal(unresized, np.tile(np.arange(6), (4, 1)))
 
 
 def test_masks_of_volumes(tmp_path):
@@ -251,18 +251,18 @@ def test_masks_of_volumes(tmp_path):
     for dtype in ("u1", "i2", "f4"):
         write_nifti(tmp_path / "m.nii.gz", truth.astype(dtype))
         np.testing.assert_array_equal(labels_of(tmp_path / "m.nii.gz", (5, 4, 3), 3), truth)
-    for values, told in (
+    for values, message in (
         (truth + 1.5, "holds 1.5 in"),
         (truth - 1.0, "holds -1 in"),
         (truth * 2.0, "holds 4 in"),
     ):
         write_nifti(tmp_path / "m.nii.gz", values.astype(np.float32))
-        with pytest.raises(DataError, match=f"{told} .*classes are whole numbers from 0 to 2"):
+        with pytest.raises(DataError, match=f"{message} .*classes are whole numbers from 0 to 2"):
             labels_of(tmp_path / "m.nii.gz", (5, 4, 3), 3)
 
 
 @pytest.mark.parametrize(
-    ("value", "size", "mode", "told"),
+    ("value", "size", "mode", "message"),
     [
         (
             255,
@@ -279,9 +279,9 @@ def test_masks_of_volumes(tmp_path):
         ((1, 1, 1), (6, 4), "RGB", r"the mask .*m.png has 4 x 6 x 3 values.*one class.*colours"),
     ],
 )
-def test_masks_that_do_not_fit(tmp_path, value, size, mode, told):
+def test_masks_that_do_not_fit(tmp_path, value, size, mode, message):
     picture(tmp_path / "m.png", value, size, mode)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         labels_of(tmp_path / "m.png", (4, 6), 2)
 
 
@@ -298,7 +298,7 @@ def test_masks_are_read_for_their_images(six):
         picture(six / "masks" / f"{k}.png", k % 3)
     picture(six / "masks" / "1.png", 7)
     picture(six / "masks" / "4.png", 0, size=(2, 2))
-    images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
+    images, masks = ([six / folder / f"{k}.png" for k in range(6)] for folder in ("in", "masks"))
     settings = data_settings(
         name="images",
         path="list.csv",
@@ -317,16 +317,16 @@ def test_masks_are_read_for_their_images(six):
 
 
 @pytest.fixture
-def drawn(tmp_path):
+def masked(tmp_path):
     """Sixteen images whose bright pixels are of class "vessel", half of them for each of two
     clients.
     """
     lines = ["path,mask,client,split"]
     for k in range(16):
         truth = stream(4, "masks", k).integers(0, 2, (8, 8)).astype(np.uint8)
-        for part, values in (("in", 100 + 100 * truth), ("masks", truth)):
-            (tmp_path / part).mkdir(exist_ok=True)
-            Image.fromarray(values.astype(np.uint8)).save(tmp_path / part / f"{k}.png")
+        for folder, values in (("in", 100 + 100 * truth), ("masks", truth)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.fromarray(values.astype(np.uint8)).save(tmp_path / folder / f"{k}.png")
         lines.append(f"in/{k}.png,masks/{k}.png,{'AB'[k % 2]},{('train', 'test')[k >= 12]}")
     return listed(tmp_path, *lines)
 
@@ -334,8 +334,8 @@ def drawn(tmp_path):
 MASKED = {"targets": "segmentation", "classes": ("other", "vessel")}
 
 
-def test_masks_are_targets(drawn):
-    data = own(drawn, **MASKED)
+def test_masks_are_targets(masked):
+    data = load(masked, **MASKED)
     assert (data.targets, data.classes, data.y.shape, data.y.dtype) == (
         "segmentation",
         MASKED["classes"],
@@ -343,32 +343,32 @@ def test_masks_are_targets(drawn):
         np.uint8,
     )
     np.testing.assert_array_equal(data.y, data.x[..., 0] // 200)
-    small = own(drawn, resize=4, **MASKED)
+    small = load(masked, resize=4, **MASKED)
     # the class under the middle of each new pixel
     np.testing.assert_array_equal(small.y, data.y[:, 1::2, 1::2])
-    (drawn.parent / "in" / "3.png").write_bytes(b"?")
-    picture(drawn.parent / "masks" / "5.png", 2, size=(8, 8))
+    (masked.parent / "in" / "3.png").write_bytes(b"?")
+    picture(masked.parent / "masks" / "5.png", 2, size=(8, 8))
     with pytest.raises(DataError, match="has 2 problems"):
-        own(drawn, **MASKED)
-    rest = own(drawn, skip_bad=True, **MASKED)
-    kept = [k for k in range(16) if k not in {3, 5}]
-    np.testing.assert_array_equal(rest.y, data.y[kept])
-    np.testing.assert_array_equal(rest.x, data.x[kept])
-    assert (rest.n_train, rest.owners.client.tolist(), len(rest.notes)) == (
+        load(masked, **MASKED)
+    usable = load(masked, skip_bad=True, **MASKED)
+    numbers = [k for k in range(16) if k not in {3, 5}]
+    np.testing.assert_array_equal(usable.y, data.y[numbers])
+    np.testing.assert_array_equal(usable.x, data.x[numbers])
+    assert (usable.n_train, usable.owners.client.tolist(), len(usable.notes)) == (
         10,
-        [k % 2 for k in kept],
+        [k % 2 for k in numbers],
         3,
     )
     with pytest.raises(
         ConfigError, match=r"needs names for the numbers in masks: set data.classes"
     ):
-        own(drawn, targets="segmentation")
+        load(masked, targets="segmentation")
     with pytest.raises(ConfigError, match="is for tables"):
-        own(drawn, targets="survival")
+        load(masked, targets="survival")
 
 
-def test_a_federation_of_masks_runs(drawn, tmp_path):
-    data = {"name": "images", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
+def test_a_federation_of_masks_runs(masked, tmp_path):
+    data = {"name": "images", "path": str(masked), **MASKED, "classes": list(MASKED["classes"])}
     tree = {
         "data": data,
         "partition": {"name": "natural"},
@@ -380,11 +380,11 @@ def test_a_federation_of_masks_runs(drawn, tmp_path):
     assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == 2
 
 
-def test_the_record_lists_what_was_skipped(drawn, tmp_path):
-    (drawn.parent / "in" / "3.png").write_bytes(b"?")
+def test_the_record_lists_what_was_skipped(masked, tmp_path):
+    (masked.parent / "in" / "3.png").write_bytes(b"?")
     data = {
         "name": "images",
-        "path": str(drawn),
+        "path": str(masked),
         **MASKED,
         "classes": list(MASKED["classes"]),
         "skip_bad": True,
@@ -398,6 +398,6 @@ def test_the_record_lists_what_was_skipped(drawn, tmp_path):
     run = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
     lines = [note.text for note in run.notes if note.topic == "data"]
     assert [
-        part in note
-        for part, note in zip(("1 of 16 files are skipped", "in/3.png"), lines, strict=True)
+        text in note
+        for text, note in zip(("1 of 16 files are skipped", "in/3.png"), lines, strict=True)
     ] == [True] * 2

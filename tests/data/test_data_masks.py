@@ -17,13 +17,13 @@ from pomona.data.images.image_arrays import resized
 from pomona.scenario import Scenario
 
 
-def own(path, **over):
-    return read(data_settings(name="arrays", path=path, targets="segmentation", **over))
+def load(path, **settings):
+    return read(data_settings(name="arrays", path=path, targets="segmentation", **settings))
 
 
 def test_an_archive_of_images_and_masks(tmp_path):
     x, y = discs()
-    data = own(archive(tmp_path / "a.npz"))
+    data = load(archive(tmp_path / "a.npz"))
     assert (data.targets, data.classes, data.n_outputs) == (
         "segmentation",
         ("background", "class 1", "class 2"),
@@ -32,13 +32,13 @@ def test_an_archive_of_images_and_masks(tmp_path):
     assert np.array_equal(data.x, x)
     assert np.array_equal(data.y, y)
     assert data.y.dtype == np.uint8
-    assert own(tmp_path / "a.npz", classes=["none", "a", "b", "unused"]).n_outputs == 4
+    assert load(tmp_path / "a.npz", classes=["none", "a", "b", "unused"]).n_outputs == 4
 
 
 def test_names_in_the_archive(tmp_path):
     x, y = discs()
     np.savez(tmp_path / "a.npz", x=x, y=y, classes=np.array(["ground", "disc", "other disc"]))
-    assert own(tmp_path / "a.npz").classes == ("ground", "disc", "other disc")
+    assert load(tmp_path / "a.npz").classes == ("ground", "disc", "other disc")
 
 
 def test_masks_of_real_numbers_that_are_whole_are_class_numbers():
@@ -60,7 +60,7 @@ def test_a_function_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda x, y: (x, y[:, 1:]), r"images have \(8, 8\) pixels, masks \(7, 8\)"),
         (lambda x, y: (x, y * 127), "pixels of the masks are 0, 127, 254, not 0"),
@@ -72,12 +72,12 @@ def test_a_function_of_ones_own():
         (lambda x, y: (x, y[:-1]), "has 24 rows but"),
     ],
 )
-def test_what_is_no_mask_is_refused_in_one_line(tmp_path, change, words):
+def test_what_is_no_mask_is_refused_in_one_line(tmp_path, change, message):
     x, y = change(*discs())
     np.savez(tmp_path / "a.npz", x=x, y=y)
-    with pytest.raises(DataError, match=words) as told:
-        own(tmp_path / "a.npz")
-    assert "\n" not in str(told.value)
+    with pytest.raises(DataError, match=message) as fault:
+        load(tmp_path / "a.npz")
+    assert "\n" not in str(fault.value)
 
 
 def test_a_value_beyond_the_classes_is_named_with_its_row(tmp_path):
@@ -85,7 +85,7 @@ def test_a_value_beyond_the_classes_is_named_with_its_row(tmp_path):
     y[5, 2, 3] = 9
     np.savez(tmp_path / "a.npz", x=x, y=y)
     with pytest.raises(DataError, match="row 5 has the value 9, the classes are 0 to 1"):
-        own(tmp_path / "a.npz", classes=["ground", "disc"])
+        load(tmp_path / "a.npz", classes=["ground", "disc"])
 
 
 def test_names_of_classes_must_fit():
@@ -96,7 +96,7 @@ def test_names_of_classes_must_fit():
 
 
 def test_masks_are_resized_with_their_images(tmp_path):
-    data = own(archive(tmp_path / "a.npz", side=8), resize=16)
+    data = load(archive(tmp_path / "a.npz", side=8), resize=16)
     assert data.x.shape[1:] == (16, 16, 1)
     # the nearest pixel's class
     assert np.array_equal(data.y, discs(side=8)[1].repeat(2, 1).repeat(2, 2))
@@ -106,11 +106,12 @@ def test_masks_are_resized_with_their_images(tmp_path):
 @pytest.mark.parametrize(("old", "new"), [(2, 7), (3, 2), (9, 6)])
 def test_masks_in_files_and_in_arrays_are_resized_alike(old, new, tmp_path):
     rows = [min(k for k in range(old) if 2 * (k + 1) * new > (2 * n + 1) * old) for n in range(new)]
-    drawn = np.arange(old * old, dtype=np.uint8).reshape(old, old) % 5
-    np.savez(tmp_path / "a.npz", x=drawn[None], y=drawn[None])
-    expected = drawn[rows][:, rows]
-    assert np.array_equal(own(tmp_path / "a.npz", classes=list("abcde"), resize=new).y[0], expected)
-    Image.fromarray(drawn).save(tmp_path / "a.png")
+    labels = np.arange(old * old, dtype=np.uint8).reshape(old, old) % 5
+    np.savez(tmp_path / "a.npz", x=labels[None], y=labels[None])
+    expected = labels[rows][:, rows]
+    data = load(tmp_path / "a.npz", classes=list("abcde"), resize=new)
+    assert np.array_equal(data.y[0], expected)
+    Image.fromarray(labels).save(tmp_path / "a.png")
     assert np.array_equal(labels_of(tmp_path / "a.png", (old, old), 5, (new, new)), expected)
 
 
@@ -123,7 +124,7 @@ def test_labels_by_class_need_classes(tmp_path):
 def test_quarter_turns_turn_masks_too(tmp_path):
     path = archive(tmp_path / "a.npz")
     x, y = discs()
-    still, turned = (
+    unturned, turned = (
         Scenario.prepare(
             resolve(
                 settings(path), {"clients": 2, "partition": {"name": "iid", "turn_groups": groups}}
@@ -131,7 +132,7 @@ def test_quarter_turns_turn_masks_too(tmp_path):
         )
         for groups in (0, 2)
     )
-    assert np.array_equal(still.dataset.y, y)
+    assert np.array_equal(unturned.dataset.y, y)
     for client, rows in enumerate(turned.partition.clients):
         for k in np.concatenate([rows.train, rows.test]):
             assert np.array_equal(turned.dataset.x[k], np.rot90(x[k], client))
@@ -140,10 +141,10 @@ def test_quarter_turns_turn_masks_too(tmp_path):
 
 def test_a_mask_in_jpeg_is_refused(tmp_path):
     """Its compression changes numbers by more than neighbouring classes differ."""
-    drawn = np.zeros((8, 8), np.uint8)
-    drawn[2:6, 2:6] = 1
-    Image.fromarray(drawn).save(tmp_path / "m.jpg")
-    Image.fromarray(drawn).save(tmp_path / "m.tif", compression="jpeg")
+    labels = np.zeros((8, 8), np.uint8)
+    labels[2:6, 2:6] = 1
+    Image.fromarray(labels).save(tmp_path / "m.jpg")
+    Image.fromarray(labels).save(tmp_path / "m.tif", compression="jpeg")
     for name in ("m.jpg", "m.tif"):
         with pytest.raises(DataError, match="is JPEG, whose compression can change class numbers"):
             labels_of(tmp_path / name, (8, 8), 2)
@@ -164,42 +165,42 @@ def test_a_mask_in_tiff_whose_compression_may_change_it_is_refused(
     """By tifffile with imagecodecs, which reads the lossy ones as other numbers than drawn."""
     tifffile = pytest.importorskip("tifffile")
     pytest.importorskip("imagecodecs")
-    drawn = np.tri(32, dtype=np.uint8) + np.tri(32, k=-9, dtype=np.uint8)
+    labels = np.tri(32, dtype=np.uint8) + np.tri(32, k=-9, dtype=np.uint8)
     path = tmp_path / "m.tif"
-    tifffile.imwrite(path, drawn, compression=compression, compressionargs=options)
-    assert np.array_equal(tifffile.imread(path), drawn) != refused
+    tifffile.imwrite(path, labels, compression=compression, compressionargs=options)
+    assert np.array_equal(tifffile.imread(path), labels) != refused
     if refused:
         with pytest.raises(DataError, match=f"is {compression.upper()}, whose compression can"):
             labels_of(path, (32, 32), 3)
     else:
-        assert np.array_equal(labels_of(path, (32, 32), 3), drawn)
+        assert np.array_equal(labels_of(path, (32, 32), 3), labels)
 
 
 @pytest.mark.parametrize(
-    ("elements", "words"),
+    ("elements", "message"),
     [
         ({"TransferSyntaxUID": "1.2.840.10008.1.2.4.50"}, "is stored as JPEG Baseline"),
         ({"TransferSyntaxUID": "1.2.840.10008.1.2.4.91", "LossyImageCompression": "01"}, "losses"),
         ({"PhotometricInterpretation": "MONOCHROME1", "BitsStored": 1, "HighBit": 0}, "inverted"),
     ],
 )
-def test_a_mask_in_dicom_whose_numbers_are_not_those_drawn_is_refused(tmp_path, elements, words):
+def test_a_mask_in_dicom_whose_numbers_are_not_those_drawn_is_refused(tmp_path, elements, message):
     encaps = pytest.importorskip("pydicom.encaps")
-    drawn = np.eye(8, dtype=np.uint8)
-    path = write_dicom(tmp_path / "a.dcm", drawn, LossyImageCompression="01")  # of its image
-    assert np.array_equal(labels_of(path, (8, 8), 2), drawn)
+    labels = np.eye(8, dtype=np.uint8)
+    path = write_dicom(tmp_path / "a.dcm", labels, LossyImageCompression="01")  # of its image
+    assert np.array_equal(labels_of(path, (8, 8), 2), labels)
     if "TransferSyntaxUID" in elements:
-        elements |= {"PixelData": encaps.encapsulate([drawn.tobytes()])}
-    with pytest.raises(DataError, match=words):
-        labels_of(write_dicom(tmp_path / "b.dcm", drawn, **elements), (8, 8), 2)
+        elements |= {"PixelData": encaps.encapsulate([labels.tobytes()])}
+    with pytest.raises(DataError, match=message):
+        labels_of(write_dicom(tmp_path / "b.dcm", labels, **elements), (8, 8), 2)
 
 
 def test_an_image_and_a_mask_of_which_only_one_is_turned_are_noted(tmp_path):
     """Turned by half a circle both have one size, whichever of them the mask was drawn on."""
-    drawn, tag = np.eye(4, 6, dtype=np.uint8), Image.Exif()
+    marks, tag = np.eye(4, 6, dtype=np.uint8), Image.Exif()
     tag[0x0112] = 3
     for name, options in (("plain", {}), ("turned", {"exif": tag})):
-        Image.fromarray(drawn).save(tmp_path / f"{name}.png", **options)
+        Image.fromarray(marks).save(tmp_path / f"{name}.png", **options)
     for image, labels in product(("plain", "turned"), repeat=2):
         opened = image_formats.opened(tmp_path / f"{image}.png")
         answer = mask.read(tmp_path / f"{labels}.png", opened, ("a", "b"))
@@ -214,34 +215,34 @@ PLANE = {
 }
 
 
-def placed(folder, drawn, **elements):
+def placed(folder, labels, **elements):
     """The classes of a mask in DICOM, on an image of the same plane."""
     image = image_formats.opened(write_dicom(folder / "i.dcm", np.zeros((4, 6), "u2"), **PLANE))
-    path = write_dicom(folder / "m.dcm", drawn, **(PLANE | elements))
+    path = write_dicom(folder / "m.dcm", labels, **(PLANE | elements))
     return mask.read(path, image, ("a", "b")).classes
 
 
 def test_a_flat_mask_in_dicom_is_placed_by_its_position(tmp_path):
     """Stored from right to left, it starts at the centre of the last column: 5 columns of 2 mm."""
-    drawn = np.eye(4, 6, dtype=np.uint8)
+    labels = np.eye(4, 6, dtype=np.uint8)
     right = {"ImagePositionPatient": [10, 0, 5], "ImageOrientationPatient": [-1, 0, 0, 0, 1, 0]}
-    assert np.array_equal(placed(tmp_path, drawn), drawn)
-    assert np.array_equal(placed(tmp_path, drawn[:, ::-1], **right), drawn)
-    for elements, words in (
+    assert np.array_equal(placed(tmp_path, labels), labels)
+    assert np.array_equal(placed(tmp_path, labels[:, ::-1], **right), labels)
+    for elements, message in (
         ({"ImagePositionPatient": [0, 0, 8]}, "lies in another plane than its image"),
         ({"ImagePositionPatient": [2, 0, 5]}, "lies outside"),
         ({"PatientID": "Q"}, "is of patient 'Q', but its image"),
     ):
-        with pytest.raises(DataError, match=words):
-            placed(tmp_path, drawn, **elements)
+        with pytest.raises(DataError, match=message):
+            placed(tmp_path, labels, **elements)
 
 
 def test_a_flat_mask_whose_axes_run_elsewhere_is_refused(tmp_path):
     sitk = pytest.importorskip("SimpleITK")
-    drawn = sitk.GetImageFromArray(np.eye(4, 6, dtype=np.uint8))
-    sitk.WriteImage(drawn, tmp_path / "i.mha")
+    labels = sitk.GetImageFromArray(np.eye(4, 6, dtype=np.uint8))
+    sitk.WriteImage(labels, tmp_path / "i.mha")
     # in place, by its direction
-    sitk.WriteImage(sitk.Flip(drawn, [True, False]), tmp_path / "m.mha")
+    sitk.WriteImage(sitk.Flip(labels, [True, False]), tmp_path / "m.mha")
     image = image_formats.opened(tmp_path / "i.mha")
     assert mask.read(tmp_path / "i.mha", image, ("a", "b")).classes.sum() == 4
     with pytest.raises(DataError, match="has rows and columns to -x, y, but its image"):

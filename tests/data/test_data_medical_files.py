@@ -42,13 +42,13 @@ def pixels(path):
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
 @pytest.mark.parametrize(
-    ("stored", "held"),
+    ("stored", "expected"),
     [("u1", "uint8"), ("i1", "int16"), ("u2", "uint16"), (">i2", "int16"), ("i4", "float32"), ("f4", "float32"), ("f8", "float32")],
 )  # fmt: skip
-def test_nifti_of_every_type(tmp_path, stored, held, suffix):
+def test_nifti_of_every_type(tmp_path, stored, expected, suffix):
     volume = values(stored, low=0, high=100)
     x = pixels(write_nifti(tmp_path / f"v{suffix}", volume))
-    assert x.dtype == held
+    assert x.dtype == expected
     np.testing.assert_array_equal(x[..., 0], volume)
 
 
@@ -59,8 +59,8 @@ def test_nifti_with_channels_and_with_a_slope(tmp_path):
     nifti = nibabel.Nifti1Image(raw.transpose(2, 1, 0), np.eye(4))
     nifti.header["scl_slope"], nifti.header["scl_inter"] = 0.5, -3
     content = nifti.to_bytes()
-    where = struct.unpack_from("<f", content, 108)[0]
-    assert where == 352
+    offset = struct.unpack_from("<f", content, 108)[0]
+    assert offset == 352
     # nibabel sets slopes anew on saving: they are written into the bytes, where the standard has
     # them
     (tmp_path / "s.nii").write_bytes(content[:112] + struct.pack("<ff", 0.5, -3) + content[120:])
@@ -81,8 +81,8 @@ def test_nifti_axes_are_those_of_the_patient(tmp_path, flips, axes):
     stored = volume.transpose(2, 1, 0)[tuple(slice(None, None, f) for f in flips)].transpose(axes)
     affine = np.zeros((4, 4))
     affine[3, 3] = 1
-    for axis, of in enumerate(axes):
-        affine[of, axis] = flips[of] * (1 + of)  # mm
+    for axis, direction in enumerate(axes):
+        affine[direction, axis] = flips[direction] * (1 + direction)  # mm
     nibabel.save(nibabel.Nifti1Image(np.ascontiguousarray(stored), affine), tmp_path / "v.nii.gz")
     np.testing.assert_array_equal(pixels(tmp_path / "v.nii.gz")[..., 0], volume)
 
@@ -90,7 +90,7 @@ def test_nifti_axes_are_those_of_the_patient(tmp_path, flips, axes):
 def test_nifti_that_is_none(tmp_path):
     good = write_nifti(tmp_path / "v.nii", values("i2", (5, 4, 3))).read_bytes()
     path = tmp_path / "bad.nii"
-    for content, told in (
+    for content, message in (
         (b"", "cannot read the image"),
         (b"hello" * 100, "cannot read the image"),
         (good[:-9], "promises 472 bytes but has 463"),
@@ -108,7 +108,7 @@ def test_nifti_that_is_none(tmp_path):
         ),
     ):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=told) as fault:
+        with pytest.raises(DataError, match=message) as fault:
             pixels(path)
         assert "\n" not in str(fault.value)
         assert "bad.nii" in str(fault.value)
@@ -134,14 +134,14 @@ def test_a_volume_with_nan_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stored", "bits", "slope", "shift", "held"),
+    ("stored", "bits", "slope", "shift", "expected"),
     [
         ("u1", 8, None, None, "uint8"), ("u2", 12, None, None, "uint16"), ("u2", 12, 1, -1024, "int16"),
         ("i2", 16, None, None, "int16"), ("i2", 16, 1, -1024, "float32"), ("u2", 16, 0.5, 0, "float32"),
         ("u2", 10, 2, 0, "uint16"), ("u2", 16, -1, 0, "float32"), ("u2", 8, 1, 0, "uint8"),
     ],
 )  # fmt: skip
-def test_dicom_values_are_those_of_the_modality(tmp_path, stored, bits, slope, shift, held):
+def test_dicom_values_are_those_of_the_modality(tmp_path, stored, bits, slope, shift, expected):
     raw = values(stored, (4, 3))
     change = {
         "BitsStored": bits,
@@ -150,7 +150,7 @@ def test_dicom_values_are_those_of_the_modality(tmp_path, stored, bits, slope, s
         "RescaleIntercept": shift,
     }
     x = pixels(write_dicom(tmp_path / "1.dcm", raw, **change))
-    assert x.dtype == held
+    assert x.dtype == expected
     np.testing.assert_array_equal(x[..., 0], raw.astype(float) * (slope or 1) + (shift or 0))
 
 
@@ -183,9 +183,9 @@ BAD_DICOM = {
 
 @pytest.mark.parametrize("case", BAD_DICOM)
 def test_dicom_that_is_refused(tmp_path, case):
-    changes, told = BAD_DICOM[case]
+    changes, message = BAD_DICOM[case]
     path = write_dicom(tmp_path / "1.dcm", values("u2", (4, 3)), **changes)
-    with pytest.raises(DataError, match=told) as fault:
+    with pytest.raises(DataError, match=message) as fault:
         pixels(path)
     assert "1.dcm" in str(fault.value)
 
@@ -228,13 +228,13 @@ def test_slices_of_several_slopes_are_in_one_unit(tmp_path):
     )
 
 
-def _without(name):
+def _removing(name):
     return lambda folder: (folder / name).unlink()
 
 
 BAD_SERIES = {
     "a missing slice": (
-        _without("s001.dcm"),
+        _removing("s001.dcm"),
         r"slices are missing between s004.dcm and s003.dcm: distance 5, elsewhere 2.5",
     ),
     "none": (lambda folder: [path.unlink() for path in folder.iterdir()], "no DICOM file"),
@@ -271,10 +271,10 @@ def test_a_series_that_is_not_whole(tmp_path, case):
     """Slices lie 2.5 mm apart, slice k in file 7 k mod 5: from the feet to the head s000, s002,
     s004, s001, s003.
     """
-    damage, told = BAD_SERIES[case]
+    damage, message = BAD_SERIES[case]
     folder = write_series(tmp_path / "ct", values("i2", (5, 4, 3)))
     damage(folder)
-    with pytest.raises(DataError, match=told) as fault:
+    with pytest.raises(DataError, match=message) as fault:
         pixels(folder)
     assert "\n" not in str(fault.value)
 
@@ -316,11 +316,11 @@ def test_png_of_16_bits(tmp_path):
 @pytest.mark.parametrize("stored", ["u1", "u2", "i2", "f4", ">u2", "f8"])
 def test_tiff_of_every_type(tmp_path, stored, shape):
     raw = values(stored, shape)
-    how = {
+    options = {
         2: {},
         3: {"photometric": "rgb" if shape[-1] == 3 else "minisblack", "planarconfig": "contig"},
     }[len(shape)]
-    tifffile.imwrite(tmp_path / "1.tif", raw, byteorder=">" if stored[0] == ">" else "<", **how)
+    tifffile.imwrite(tmp_path / "1.tif", raw, byteorder=">" if stored[0] == ">" else "<", **options)
     np.testing.assert_array_equal(pixels(tmp_path / "1.tif"), raw.reshape(*shape[:2], -1))
 
 
@@ -350,9 +350,9 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     (tmp_path / "a.nii").write_bytes(b"?")
     (tmp_path / "a.dcm").write_bytes(b"?")
-    for path, needs in ((tmp_path / "a.nii", "nibabel"), (tmp_path / "a.dcm", "pydicom")):
+    for path, package in ((tmp_path / "a.nii", "nibabel"), (tmp_path / "a.dcm", "pydicom")):
         with pytest.raises(
-            ConfigError, match=rf"a\..* needs {needs}; install Pomona with its extra images"
+            ConfigError, match=rf"a\..* needs {package}; install Pomona with its extra images"
         ):
             opened(path)
 
@@ -395,10 +395,10 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
     """A header, pixels and a number that are bad: three of seven files, in training and test
     part.
     """
-    for part, n in (("train", 4), ("test", 3)):
+    for split, n in (("train", 4), ("test", 3)):
         for k in range(n):
             write_nifti(
-                tmp_path / part / "ab"[k % 2] / f"{k}.nii", np.full((2, 3, 4), 10 * k, np.float32)
+                tmp_path / split / "ab"[k % 2] / f"{k}.nii", np.full((2, 3, 4), 10 * k, np.float32)
             )
     (tmp_path / "train" / "a" / "0.nii").write_bytes(b"?")
     nan = np.zeros((2, 3, 4), np.float32)
@@ -429,8 +429,8 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
         read(data_settings(name="images", path=tmp_path, skip_bad=True))
 
 
-@pytest.mark.parametrize("kind", representatives(["nii.gz", "series"], ["nii.gz"]))
-def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeypatch):
+@pytest.mark.parametrize("suffix", representatives(["nii.gz", "series"], ["nii.gz"]))
+def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, suffix, monkeypatch):
     """Arrays on disk are no memory of Python's: what is left at the peak is one volume, however
     many there are.
     """
@@ -438,21 +438,21 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
     volume = values("i2", (16, 128, 128))  # the headers of its slices are 13 KB
 
     def peak(n):
-        paths = [tmp_path / f"{n}-{k}.{kind}" for k in range(n)]
+        paths = [tmp_path / f"{n}-{k}.{suffix}" for k in range(n)]
         for path in paths:
-            write_nifti(path, volume) if kind == "nii.gz" else write_series(path, volume)
+            write_nifti(path, volume) if suffix == "nii.gz" else write_series(path, volume)
         tracemalloc.start()
         stack = stacked("it", paths, data_settings(name="images", memory_share=1e-9))
-        held = tracemalloc.get_traced_memory()[1]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert isinstance(stack.x.base, np.memmap) or isinstance(stack.x, np.memmap)
         assert (stack.x[-1, ..., 0] == volume).all()
-        return held
+        return peak_bytes
 
     peak(1)  # what is imported once
-    few, many = peak(3), peak(18)
+    small, large = peak(3), peak(18)
     # fifteen more volumes, and not one of them in memory
-    assert many < few + volume.nbytes, (few, many)
+    assert large < small + volume.nbytes, (small, large)
 
 
 def test_images_of_16_bits_are_brought_to_one_size(tmp_path):

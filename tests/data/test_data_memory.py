@@ -38,11 +38,11 @@ COLUMNS = {
 RUN = {"method": "apple", "model": "logistic", "rounds": 2, "lr": 0.1, "workers": 1}
 
 
-def same(one, other):
+def equal(a, b):
     """Whether two results have the same models, to the bit."""
-    return one.models.keys() == other.models.keys() and all(
-        torch.equal(tensor, other.models[client][name])
-        for client, model in one.models.items()
+    return a.models.keys() == b.models.keys() and all(
+        torch.equal(tensor, b.models[client][name])
+        for client, model in a.models.items()
         for name, tensor in model.items()
     )
 
@@ -52,33 +52,33 @@ def archives(folder, x, y, site):
     names = sorted(set(site))
     for name in names:
         np.savez(folder / f"{name}.npz", x=x[site == name], y=y[site == name])
-    named = [{"name": name, "train": folder / f"{name}.npz"} for name in names]
-    return {"clients": named}
+    clients = [{"name": name, "train": folder / f"{name}.npz"} for name in names]
+    return {"clients": clients}
 
 
 def test_arrays_are_the_archives_of_the_same_rows_to_the_bit(tmp_path):
-    held = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
-    of_each = {name: (X[name == SITE], Y[name == SITE]) for name in "abc"}
+    in_memory = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
+    rows = {name: (X[name == SITE], Y[name == SITE]) for name in "abc"}
     np.savez(tmp_path / "all.npz", x=X, y=Y, client=SITE)
-    one = pomona.run(data={"name": "arrays", "path": tmp_path / "all.npz"}, **RUN)
+    archive = pomona.run(data={"name": "arrays", "path": tmp_path / "all.npz"}, **RUN)
     several = pomona.run(data=archives(tmp_path, X, Y, SITE), **RUN)
-    assert same(held, one)
-    assert same(held, several)
-    assert same(held, pomona.run(data=from_clients(of_each), **RUN))
-    assert held.about["data"]["fingerprint"] == several.about["data"]["fingerprint"]
-    assert held.about["clients"] == ["a", "b", "c"]
-    assert not same(held, pomona.run(data=from_arrays(-X, Y, SITE), **RUN))
+    assert equal(in_memory, archive)
+    assert equal(in_memory, several)
+    assert equal(in_memory, pomona.run(data=from_clients(rows), **RUN))
+    assert in_memory.about["data"]["fingerprint"] == several.about["data"]["fingerprint"]
+    assert in_memory.about["clients"] == ["a", "b", "c"]
+    assert not equal(in_memory, pomona.run(data=from_arrays(-X, Y, SITE), **RUN))
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_frame_is_the_file_of_the_same_rows_to_the_bit(kind, tmp_path):
-    path = tmp_path / f"rows.{kind}"
-    FRAME.to_csv(path, index=False) if kind == "csv" else FRAME.to_parquet(path)
-    held = pomona.run(data=from_frame(FRAME, **COLUMNS), **RUN)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_frame_is_the_file_of_the_same_rows_to_the_bit(suffix, tmp_path):
+    path = tmp_path / f"rows.{suffix}"
+    FRAME.to_csv(path, index=False) if suffix == "csv" else FRAME.to_parquet(path)
+    in_memory = pomona.run(data=from_frame(FRAME, **COLUMNS), **RUN)
     filed = pomona.run(data={"path": path, **COLUMNS}, **RUN)
-    assert same(held, filed)
-    assert held.about["preprocessing"] == filed.about["preprocessing"]
-    assert held.about["data"]["fingerprint"] == filed.about["data"]["fingerprint"]
+    assert equal(in_memory, filed)
+    assert in_memory.about["preprocessing"] == filed.about["preprocessing"]
+    assert in_memory.about["data"]["fingerprint"] == filed.about["data"]["fingerprint"]
 
 
 class Pairs(torch.utils.data.Dataset):
@@ -98,17 +98,17 @@ def test_data_sets_of_pytorch_have_their_channels_first():
     images = DRAW.random((20, 5, 6, 3)).astype(np.float32)
     y = np.arange(20) % 2
     firsts = torch.from_numpy(images).movedim(-1, 1)
-    found = read(from_clients({"a": Pairs(firsts, torch.from_numpy(y)), "b": (images, y)}))
-    assert found.x.shape == (40, 5, 6, 3)
-    assert np.array_equal(found.x[:20], found.x[20:])
-    assert np.array_equal(found.y[:20], y)
+    dataset = read(from_clients({"a": Pairs(firsts, torch.from_numpy(y)), "b": (images, y)}))
+    assert dataset.x.shape == (40, 5, 6, 3)
+    assert np.array_equal(dataset.x[:20], dataset.x[20:])
+    assert np.array_equal(dataset.y[:20], y)
 
 
 def test_a_clients_own_test_rows_are_its_test_rows():
     data = from_clients({"a": (X, Y), "b": (X + 1, Y)}, test={"b": (X[:7] - 9, Y[:7])})
     scenario = Scenario.prepare(pomona.Config(data=data, **RUN))
-    own = scenario.partition.clients[1].test
-    assert np.array_equal(scenario.dataset.x[own], (X[:7] - 9).astype(np.float32))
+    test_rows = scenario.partition.clients[1].test
+    assert np.array_equal(scenario.dataset.x[test_rows], (X[:7] - 9).astype(np.float32))
     assert len(scenario.partition.clients[0].test) == 12
     test = FRAME[:9].assign(site="a")
     framed = read(from_frame(FRAME, test, **{**COLUMNS, "group_column": None}))
@@ -123,25 +123,25 @@ def test_a_name_that_is_given_is_no_gap():
 
 
 def test_names_of_classes_are_classes_in_order():
-    named = read(from_arrays(X, np.where(Y, "well", "ill"), SITE))
-    assert named.classes == ("ill", "well")
-    assert np.array_equal(np.sort(named.y), np.sort(Y))
-    given = read(from_arrays(X, np.where(Y, "well", "ill"), classes=["well", "ill", "dead"]))
-    assert given.classes == ("well", "ill", "dead")
-    assert np.array_equal(given.y, 1 - Y)
+    sorted_names = read(from_arrays(X, np.where(Y, "well", "ill"), SITE))
+    assert sorted_names.classes == ("ill", "well")
+    assert np.array_equal(np.sort(sorted_names.y), np.sort(Y))
+    given_order = read(from_arrays(X, np.where(Y, "well", "ill"), classes=["well", "ill", "dead"]))
+    assert given_order.classes == ("well", "ill", "dead")
+    assert np.array_equal(given_order.y, 1 - Y)
     with pytest.raises(DataError, match=r"client c, y: 20 labels are not classes, first 'ill'"):
         read(from_arrays(X, np.where(SITE == "c", "ill", "well"), SITE, classes=["well"]))
 
 
-@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+@pytest.mark.parametrize("targets", ["regression", "multilabel"])
 @pytest.mark.parametrize("dtype", [str, object, "string"])
-def test_texts_are_no_numbers(kind, dtype):
+def test_texts_are_no_numbers(targets, dtype):
     texts = pd.Series(["1.5", "10", "2.5"]).astype(dtype)
     with pytest.raises(DataError, match=r"y is .*; give numbers, or names of classes"):
-        read(from_arrays(X[:3], texts, targets=kind))
+        read(from_arrays(X[:3], texts, targets=targets))
 
 
-def with_one(array, value, row=31):
+def with_entry(array, value, row=31):
     """A copy with one wrong entry, in a row of client a, of which it is row 10."""
     assert SITE[row] == "a"
     array = array.astype(float if isinstance(value, float) else array.dtype)
@@ -150,24 +150,24 @@ def with_one(array, value, row=31):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "said"),
+    ("x", "y", "message"),
     [
-        (with_one(X, np.nan), Y, "client a, x: 1 rows hold NaN.*, first row 10"),
-        (X, with_one(Y, -1), "client a, y: 1 labels are not class numbers .* first -1 in row 10"),
-        (X, with_one(Y, 0.5), "client a, y: labels are float64, not whole .*first 0.5 in row 10"),
+        (with_entry(X, np.nan), Y, "client a, x: 1 rows hold NaN.*, first row 10"),
+        (X, with_entry(Y, -1), "client a, y: 1 labels are not class numbers .* first -1 in row 10"),
+        (X, with_entry(Y, 0.5), "client a, y: labels are float64, not whole .*first 0.5 in row 10"),
         (X.astype(object), Y, r"client a, x is object \(first .*\); give numbers"),
         (X, Y * np.timedelta64(1, "D"), "client a, y is timedelta64"),
         (X[:, 0], Y, r"client a, x is float64 \(20,\); images are"),
         (X[:, :0], Y, r"x is float64 \(60, 0\)|x is float32 \(60, 0\)"),
     ],
 )
-def test_bad_values_are_named_by_client_and_row(x, y, said):
-    with pytest.raises(DataError, match=said):
+def test_bad_values_are_named_by_client_and_row(x, y, message):
+    with pytest.raises(DataError, match=message):
         read(from_arrays(x, y, SITE))
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("construct", "message"),
     [
         (lambda: from_arrays(X, Y[:9]), "x has 60 rows but y has 9"),
         (lambda: from_arrays(X, Y, SITE[:9]), "x has 60 rows but client has 9"),
@@ -191,16 +191,16 @@ def test_bad_values_are_named_by_client_and_row(x, y, said):
         (lambda: from_frame(X), "frame is a ndarray; give a frame of pandas, polars or pyarrow"),
     ],
 )
-def test_what_is_no_data_is_told_in_a_line(make, said):
-    with pytest.raises(DataError, match=said):
-        make()
+def test_what_is_no_data_is_told_in_a_line(construct, message):
+    with pytest.raises(DataError, match=message):
+        construct()
 
 
 def test_cells_of_a_frame_are_named_by_their_row():
-    odd = FRAME.assign(q=FRAME["q"].astype(object))
-    odd.loc[7, "q"] = "much"
+    frame = FRAME.assign(q=FRAME["q"].astype(object))
+    frame.loc[7, "q"] = "much"
     with pytest.raises(DataError, match=r"^frame: column q: .* first 'much' in row 7"):
-        read(from_frame(odd, **COLUMNS))
+        read(from_frame(frame, **COLUMNS))
     with pytest.raises(ConfigError, match="frame has no column 'outcom'; did you mean outcome"):
         read(from_frame(FRAME, **COLUMNS | {"label_column": "outcom"}))
     with pytest.raises(ConfigError, match="no setting of a table in memory; remove it"):
@@ -218,37 +218,37 @@ def test_all_sizes_train_or_are_refused_as_archives_are(sizes, classes, features
     """A client of no, one or few rows, of one class: the same models or the same refusal."""
     site = np.repeat([f"s{k}" for k in range(len(sizes))], sizes)
     x, y = DRAW.normal(size=(len(site), features)), np.arange(len(site)) % classes
-    parts = {f"s{k}": (x[site == f"s{k}"], y[site == f"s{k}"]) for k in range(len(sizes))}
+    clients = {f"s{k}": (x[site == f"s{k}"], y[site == f"s{k}"]) for k in range(len(sizes))}
     folder = tmp_path_factory.mktemp("sizes")
-    for name, (own, labels) in parts.items():
-        np.savez(folder / f"{name}.npz", x=own, y=labels)
-    named = [{"name": name, "train": folder / f"{name}.npz"} for name in parts]
-    ends = []
-    for data in (from_clients(parts), {"clients": named}):
+    for name, (rows, labels) in clients.items():
+        np.savez(folder / f"{name}.npz", x=rows, y=labels)
+    archived = [{"name": name, "train": folder / f"{name}.npz"} for name in clients]
+    outcomes = []
+    for data in (from_clients(clients), {"clients": archived}):
         try:
-            ends.append(pomona.run(data=data, **RUN))
+            outcomes.append(pomona.run(data=data, **RUN))
         except pomona.PomonaError as fault:
-            ends.append(type(fault))
-    assert ends[0] == ends[1] if isinstance(ends[0], type) else same(*ends)
+            outcomes.append(type(fault))
+    assert outcomes[0] == outcomes[1] if isinstance(outcomes[0], type) else equal(*outcomes)
 
 
 def test_a_run_goes_on_with_the_same_data_alone(tmp_path):
-    out = tmp_path / "run"
-    whole = pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"rounds": 3})
-    pomona.run(data=from_arrays(X, Y, SITE), out=out, **RUN)
+    path = tmp_path / "run"
+    expected = pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"rounds": 3})
+    pomona.run(data=from_arrays(X, Y, SITE), out=path, **RUN)
     with pytest.raises(CheckpointError, match="different values of data"):
-        pomona.run(data=from_arrays(X[::-1], Y, SITE), out=out, resume=True, **RUN | {"rounds": 3})
-    longer = pomona.run(data=from_arrays(X, Y, SITE), out=out, resume=True, **RUN | {"rounds": 3})
-    assert same(longer, whole)
-    alone = resolve(longer.config)
+        pomona.run(data=from_arrays(X[::-1], Y, SITE), out=path, resume=True, **RUN | {"rounds": 3})
+    longer = pomona.run(data=from_arrays(X, Y, SITE), out=path, resume=True, **RUN | {"rounds": 3})
+    assert equal(longer, expected)
+    config = resolve(longer.config)
     with pytest.raises(DataError, match=r"data.name = arrays: .* in a Python program's memory"):
-        pomona.run(alone, out, resume=True)
-    assert same(pomona.run(alone.model_copy(update={"data": from_arrays(X, Y, SITE)})), whole)
+        pomona.run(config, path, resume=True)
+    assert equal(pomona.run(config.model_copy(update={"data": from_arrays(X, Y, SITE)})), expected)
 
 
 def test_worker_processes_have_the_data():
-    one = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
-    assert same(one, pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"workers": 2}))
+    serial = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
+    assert equal(serial, pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"workers": 2}))
 
 
 def test_a_partition_deals_rows_without_owners():

@@ -67,7 +67,7 @@ def test_a_model_of_turned_frames_is_that_of_straight_ones():
 
 
 @pytest.mark.parametrize(
-    ("south", "words"),
+    ("south", "messages"),
     [
         (
             TURNED.rename(columns={"crp": "CRP"}),
@@ -79,14 +79,14 @@ def test_a_model_of_turned_frames_is_that_of_straight_ones():
         (TURNED.set_axis(["crp", "bmi", "bmi"], axis=1), ["South", "lacks systolic"]),
     ],
 )
-def test_other_columns_are_named_with_the_client(south, words):
+def test_other_columns_are_named_with_the_client(south, messages):
     with pytest.raises(DataError) as fault:
         read(from_clients(sites(south=south)))
-    assert all(word in str(fault.value) for word in words), str(fault.value)
+    assert all(message in str(fault.value) for message in messages), str(fault.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("construct", "messages"),
     [
         (lambda: from_arrays(FRAME, "crp"), ["'crp'", "from_frame(x, label_column=y)"]),
         (lambda: from_arrays(dict(FRAME), Y), ["x is a dictionary", "pandas.DataFrame"]),
@@ -94,10 +94,10 @@ def test_other_columns_are_named_with_the_client(south, words):
         (lambda: from_arrays(FRAME.astype(object).to_numpy(), Y), ["x is object"]),
     ],
 )
-def test_other_tables_are_refused_with_the_way_to_a_frame(make, words):
+def test_other_tables_are_refused_with_the_way_to_a_frame(construct, messages):
     with pytest.raises(DataError) as fault:
-        read(make())
-    assert all(word in str(fault.value) for word in words), str(fault.value)
+        read(construct())
+    assert all(message in str(fault.value) for message in messages), str(fault.value)
 
 
 def test_names_are_compared_as_those_of_files():
@@ -111,20 +111,20 @@ def test_a_column_twice_does_not_meet_by_name_and_numbers_are_names():
     twice = FRAME.set_axis(["a", "a", "b"], axis=1)
     with pytest.raises(DataError, match=r"client North: several columns are named a"):
         read(from_clients(sites(twice[NORTH], twice[~NORTH])))
-    alone = read(from_arrays(twice, Y))
-    assert "several columns are named a" in "".join(alone.notes)
+    single = read(from_arrays(twice, Y))
+    assert "several columns are named a" in "".join(single.notes)
     assert read(from_arrays(FRAME.set_axis([0, 1, 2], axis=1), Y)).columns == ("0", "1", "2")
 
 
 def test_labels_in_another_order_of_rows_are_refused():
     mixed = pd.Series(Y).sample(frac=1, random_state=0)
-    for make in (
+    for construct in (
         lambda: from_arrays(FRAME, mixed),
         lambda: from_arrays(FRAME, Y, client=mixed),
         lambda: from_clients({"a": (FRAME, mixed)}),
     ):
         with pytest.raises(DataError, match=r"a different index from x .*y\.loc\[x\.index\]"):
-            make()
+            construct()
     assert np.array_equal(read(from_arrays(FRAME, mixed.loc[FRAME.index])).y, Y)
 
 
@@ -139,14 +139,14 @@ PREPARED = {"categories": ["sex"], "missing": "median", "dates": ["day"]}
 
 def test_frames_of_clients_are_read_as_one_frame_with_a_column_of_clients():
     """Truth values, categories, nullable numbers and dates, in both ways the same features."""
-    apart = read(from_clients(sites(RICH[NORTH], RICH[~NORTH]), **PREPARED))
-    whole = RICH.assign(site=np.where(NORTH, "North", "South"), ill=Y)
-    whole = pd.concat([whole[NORTH], whole[~NORTH]])
-    together = read(from_frame(whole, label_column="ill", client_column="site", **PREPARED))
-    assert apart.columns == together.columns
-    assert apart.fingerprint == together.fingerprint
-    beside = read(from_arrays(RICH, Y, np.where(NORTH, "North", "South"), **PREPARED))
-    assert beside.columns == together.columns
+    separate = read(from_clients(sites(RICH[NORTH], RICH[~NORTH]), **PREPARED))
+    table = RICH.assign(site=np.where(NORTH, "North", "South"), ill=Y)
+    table = pd.concat([table[NORTH], table[~NORTH]])
+    joint = read(from_frame(table, label_column="ill", client_column="site", **PREPARED))
+    assert separate.columns == joint.columns
+    assert separate.fingerprint == joint.fingerprint
+    with_client = read(from_arrays(RICH, Y, np.where(NORTH, "North", "South"), **PREPARED))
+    assert with_client.columns == joint.columns
     with pytest.raises(DataError, match=r"sex.*client North.*data.categories"):
         read(from_clients(sites(RICH[NORTH], RICH[~NORTH])))
 
@@ -157,11 +157,11 @@ def test_from_arrays_of_a_frame_keeps_names_and_labels():
     assert (dataset.columns, dataset.others) == (tuple(NAMES), ("outcome", "group"))
     assert dataset.classes == ("ill", "well")
     assert np.array_equal(dataset.groups.number, np.arange(60) // 6)
-    named = read(from_arrays(FRAME, Y, classes=["well", "ill"]))
-    assert np.array_equal(named.y, Y)
+    reordered = read(from_arrays(FRAME, Y, classes=["well", "ill"]))
+    assert np.array_equal(reordered.y, Y)
     assert read(from_arrays(FRAME.assign(label=1), Y)).columns == (*NAMES, "label")
-    two = read(from_arrays(FRAME, FRAME[["crp", "bmi"]] * 2, targets="regression"))
-    assert np.allclose(two.y, X[:, [2, 0]] * 2)
+    targets = read(from_arrays(FRAME, FRAME[["crp", "bmi"]] * 2, targets="regression"))
+    assert np.allclose(targets.y, X[:, [2, 0]] * 2)
     with pytest.raises(ConfigError, match=r"label_column.*y"):
         from_arrays(FRAME, Y, label_column="crp")
     with pytest.raises(ConfigError, match=r"client_column"):
@@ -176,26 +176,26 @@ def test_frames_with_their_labels_within():
 
 
 IMAGES = DRAW.integers(0, 255, (20, 8, 9, 3), np.uint8)
-FIRST = torch.from_numpy(np.moveaxis(IMAGES, -1, 1).copy())
+CHW = torch.from_numpy(np.moveaxis(IMAGES, -1, 1).copy())
 CLASS = np.arange(20) % 2
 
 
 def items(**values):
     """A data set of dictionaries."""
-    return [{key: each[k] for key, each in values.items()} for k in range(20)]
+    return [{key: column[k] for key, column in values.items()} for k in range(20)]
 
 
 @pytest.mark.parametrize(
     ("client", "note"),
     [
-        (items(image=FIRST, label=CLASS), "have channels first"),
+        (items(image=CHW, label=CLASS), "have channels first"),
         (items(img=IMAGES, label=CLASS, meta=["m"] * 20), "'img', y is 'label'; not used: meta"),
         ({"pixel_values": IMAGES, "labels": CLASS}, ""),
         ([IMAGES, CLASS], ""),
-        ((FIRST, CLASS), "axis 1 has the channels"),
-        ((FIRST.numpy(), CLASS.astype(float)), "axis 1 has the channels"),
+        ((CHW, CLASS), "axis 1 has the channels"),
+        ((CHW.numpy(), CLASS.astype(float)), "axis 1 has the channels"),
         ([(torch.from_numpy(image), y) for image, y in zip(IMAGES, CLASS, strict=True)], ""),
-        (torch.utils.data.TensorDataset(FIRST, torch.from_numpy(CLASS)), "have channels first"),
+        (torch.utils.data.TensorDataset(CHW, torch.from_numpy(CLASS)), "have channels first"),
     ],
 )
 def test_images_in_every_usual_form_are_the_same_data(client, note):
@@ -208,26 +208,26 @@ def test_images_in_every_usual_form_are_the_same_data(client, note):
 
 def test_masks_as_monai_gives_them():
     masks = torch.from_numpy((IMAGES[..., :1] > 99).astype(np.int64).transpose(0, 3, 1, 2))
-    dataset = read(from_clients({"a": items(image=FIRST, seg=masks)}, targets="segmentation"))
+    dataset = read(from_clients({"a": items(image=CHW, seg=masks)}, targets="segmentation"))
     assert np.array_equal(dataset.y, IMAGES[..., 0] > 99)
 
 
 @pytest.mark.parametrize(
-    ("client", "words"),
+    ("client", "messages"),
     [
-        (items(t1=FIRST, label=CLASS), ["client a", "t1, label", "rename the keys"]),
-        (items(image=FIRST, label=CLASS, mask=CLASS), ["image, label, mask"]),
+        (items(t1=CHW, label=CLASS), ["client a", "t1, label", "rename the keys"]),
+        (items(image=CHW, label=CLASS, mask=CLASS), ["image, label, mask"]),
         ({"train": 1, "test": 2}, ["train, test"]),
         (items(image=["a.nii.gz"] * 20, label=CLASS), ["client a", "a.nii.gz", "CSV"]),
-        (torch.utils.data.DataLoader([(FIRST[0], 1)]), ["DataLoader", "loader.dataset"]),
+        (torch.utils.data.DataLoader([(CHW[0], 1)]), ["DataLoader", "loader.dataset"]),
         ((X, Y * 0.5), ["float64", "0.5", 'data.targets = "regression"']),
         ((X, np.stack([Y, Y], 1)), ['"multilabel"']),
     ],
 )
-def test_what_has_two_meanings_is_refused_with_its_names(client, words):
+def test_what_has_two_meanings_is_refused_with_its_names(client, messages):
     with pytest.raises(DataError) as fault:
         read(from_clients({"a": client}))
-    assert all(word in str(fault.value) for word in words), str(fault.value)
+    assert all(message in str(fault.value) for message in messages), str(fault.value)
 
 
 def test_names_at_one_site_and_numbers_at_another_are_refused_with_both():

@@ -43,15 +43,15 @@ def test_moments_take_no_memory_that_grows_with_the_images():
         x = np.ones(shape, np.uint16)
         tracemalloc.start()
         moments(x, np.arange(len(x)))
-        held = tracemalloc.get_traced_memory()[1]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return held
+        return peak_bytes
 
-    few = peak((4, 128, 128, 32, 1))
-    many = peak((48, 128, 128, 32, 1))
+    small = peak((4, 128, 128, 32, 1))
+    more_rows = peak((48, 128, 128, 32, 1))
     large = peak((4, 128, 128, 384, 1))
-    assert max(many, large) < 1.1 * few
-    assert few < 40 * 2**20
+    assert max(more_rows, large) < 1.1 * small
+    assert small < 40 * 2**20
 
 
 def scans(settings):
@@ -77,17 +77,17 @@ def test_training_rows_alone_teach(tmp_path):
     assert len(rows) < 40
     assert (scenario.dataset.shift, scenario.dataset.scale) == moments(scans(None).x, rows)
     pomona.run(resolve(TREE), tmp_path / "run")
-    about = PersonalModel.load(
+    metadata = PersonalModel.load(
         next((tmp_path / "run" / "models").glob("client-00*.safetensors"))
     ).about
-    assert (about.shift, about.scale, about.dtype) == (
+    assert (metadata.shift, metadata.scale, metadata.dtype) == (
         scenario.dataset.shift,
         scenario.dataset.scale,
         "uint16",
     )
 
 
-def of(name, **settings):
+def scaling(name, **settings):
     data = read(data_settings(name=f"{__name__}:{name}", **settings))
     return data.shift, data.scale, data.learn is not None
 
@@ -96,7 +96,7 @@ def photographs(settings):
     return np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3), [0, 1]
 
 
-def known(settings):
+def normalised(settings):
     return Dataset(
         "known", "image", scans(None).x, np.arange(48) % 2, ("a", "b"), 40, (1000.0,), (50.0,)
     )
@@ -107,34 +107,34 @@ def numbers(settings):
 
 
 def test_the_settings_say_what_is_seen():
-    given = {"shift": [1, 2], "scale": [0.5, 4]}
-    found = moments(scans(None).x, np.arange(40))
-    assert of("photographs") == ((127.5,), (127.5,), False)
-    assert of("photographs", normalise="training") == (
+    scales = {"shift": [1, 2], "scale": [0.5, 4]}
+    learnt = moments(scans(None).x, np.arange(40))
+    assert scaling("photographs") == ((127.5,), (127.5,), False)
+    assert scaling("photographs", normalise="training") == (
         *moments(photographs(None)[0], np.arange(2)),
         True,
     )
-    assert of("scans") == of("scans", normalise="training") == (*found, True)
-    assert of("scans", normalise=given) == ((1.0, 2.0), (0.5, 4.0), False)
-    assert of("known") == ((1000.0,), (50.0,), False)
-    assert of("known", normalise="training") == (*found, True)
+    assert scaling("scans") == scaling("scans", normalise="training") == (*learnt, True)
+    assert scaling("scans", normalise=scales) == ((1.0, 2.0), (0.5, 4.0), False)
+    assert scaling("normalised") == ((1000.0,), (50.0,), False)
+    assert scaling("normalised", normalise="training") == (*learnt, True)
 
 
 def test_what_does_not_fit_is_said():
     with pytest.raises(DataError, match="shift and scale need one finite value, or one for each"):
-        of("scans", normalise={"shift": [1, 2, 3], "scale": [1]})
+        scaling("scans", normalise={"shift": [1, 2, 3], "scale": [1]})
     with pytest.raises(
         ConfigError, match=r"data.normalise is for images, and .*:numbers is a table; drop it"
     ):
-        of("numbers", normalise="training")
-    for wrong in (
+        scaling("numbers", normalise="training")
+    for value in (
         {"shift": [0], "scale": [0]},
         {"shift": [float("nan")], "scale": [1]},
         {"shift": [1]},
         "mean",
     ):
         with pytest.raises(ConfigError, match=r"data.normalise"):
-            resolve({**TREE, "data": {**TREE["data"], "normalise": wrong}})
+            resolve({**TREE, "data": {**TREE["data"], "normalise": value}})
 
 
 def test_moments_of_training_rows_are_a_release_under_privacy():
@@ -147,7 +147,7 @@ def test_moments_of_training_rows_are_a_release_under_privacy():
     }
     with pytest.raises(ConfigError, match=r"not covered by privacy: feature-moments"):
         Scenario.prepare(resolve({**TREE, "privacy": private}))
-    given = {**TREE["data"], "normalise": {"shift": [0], "scale": [1000]}}
+    data = {**TREE["data"], "normalise": {"shift": [0], "scale": [1000]}}
     assert (
-        Scenario.prepare(resolve({**TREE, "privacy": private, "data": given})).dataset.learn is None
+        Scenario.prepare(resolve({**TREE, "privacy": private, "data": data})).dataset.learn is None
     )

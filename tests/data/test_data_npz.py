@@ -14,7 +14,7 @@ X, Y = np.arange(12.0).reshape(4, 3) ** 2, np.array([0, 2, 1, 2])
 IMAGES = np.arange(4 * 6 * 6, dtype=np.uint8).reshape(4, 6, 6)
 
 
-def own(tmp_path, arrays, save=np.savez, **settings):
+def load(tmp_path, arrays, save=np.savez, **settings):
     save(tmp_path / "own.npz", **arrays)
     return read(data_settings(name="arrays", path=tmp_path / "own.npz", **settings))
 
@@ -24,7 +24,7 @@ def own(tmp_path, arrays, save=np.savez, **settings):
 @pytest.mark.parametrize("dtype", ["f8", ">f4", "i2", "?", "f2"])
 def test_tables_in_any_order_and_type(tmp_path, save, order, dtype):
     x = np.asarray(X % 256 if dtype == "f2" else X, dtype, order=order)
-    data = own(tmp_path, {"x": x, "y": Y}, save)
+    data = load(tmp_path, {"x": x, "y": Y}, save)
     np.testing.assert_array_equal(data.x, x.astype(np.float32))
     assert (data.kind, data.n_train, data.classes) == ("table", 4, ("0", "1", "2"))
     np.testing.assert_allclose(data.shift, x.astype(float).mean(axis=0), rtol=1e-12)
@@ -41,38 +41,38 @@ def test_test_part_and_names(tmp_path):
         "y_test": Y[:2],
         "classes": np.array(["a", "b", "c"]),
     }
-    data = own(tmp_path, arrays)
+    data = load(tmp_path, arrays)
     assert (data.n_train, len(data), data.classes) == (4, 6, ("a", "b", "c"))
     np.testing.assert_allclose(data.shift, X.mean(axis=0))  # the test rows do not count
-    assert own(tmp_path, arrays, classes=("p", "q", "r", "s")).classes == ("p", "q", "r", "s")
+    assert load(tmp_path, arrays, classes=("p", "q", "r", "s")).classes == ("p", "q", "r", "s")
 
 
 @pytest.mark.parametrize("x", [IMAGES, IMAGES[..., None], np.stack([IMAGES] * 3, axis=-1)])
 def test_images(tmp_path, x):
-    data = own(tmp_path, {"x": x, "y": Y[:, None]})
+    data = load(tmp_path, {"x": x, "y": Y[:, None]})
     np.testing.assert_array_equal(data.x, x.reshape(4, 6, 6, -1))
     np.testing.assert_array_equal(data.y, Y)
 
 
 def test_regression_and_flags(tmp_path):
-    data = own(tmp_path, {"x": X, "y": X[:, 0]}, targets="regression")
+    data = load(tmp_path, {"x": X, "y": X[:, 0]}, targets="regression")
     assert (data.y.shape, data.y.dtype, data.classes, data.n_outputs) == ((4, 1), np.float32, (), 1)
     flags = np.eye(4, 5, dtype=np.uint8)
-    data = own(tmp_path, {"x": X, "y": flags}, targets="multilabel")
+    data = load(tmp_path, {"x": X, "y": flags}, targets="multilabel")
     np.testing.assert_array_equal(data.y, flags)
     assert (data.n_outputs, data.labels) == (5, ())
 
 
 def test_flags_and_targets_have_the_names_that_settings_give(tmp_path):
     arrays = {"x": X, "y": np.eye(4, 2, dtype=np.uint8)}
-    data = own(tmp_path, arrays, targets="multilabel", classes=("Edema", "Hernia"))
+    data = load(tmp_path, arrays, targets="multilabel", classes=("Edema", "Hernia"))
     assert (data.classes, data.labels) == ((), ("Edema", "Hernia"))
-    assert own(tmp_path, arrays, targets="regression", classes=("mm", "kg")).labels == ("mm", "kg")
+    assert load(tmp_path, arrays, targets="regression", classes=("mm", "kg")).labels == ("mm", "kg")
     for names in (("Edema",), ("Edema", "Hernia", "Mass"), ("Edema", "Edema")):
         with pytest.raises(
             DataError, match=r"2 targets, but the names 'Edema'.*; give each its own name"
         ):
-            own(tmp_path, arrays, targets="multilabel", classes=names)
+            load(tmp_path, arrays, targets="multilabel", classes=names)
 
 
 def _nan(x, row):
@@ -166,7 +166,7 @@ BAD = {
 def test_bad_archives(tmp_path, case):
     arrays, settings, message = BAD[case]
     with pytest.raises(DataError) as caught:
-        own(tmp_path, arrays, **settings)
+        load(tmp_path, arrays, **settings)
     assert message in str(caught.value)
     assert "own.npz" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -205,13 +205,13 @@ def test_headers_that_lie(tmp_path, content, message):
 def test_damaged_archives(tmp_path):
     path = tmp_path / "own.npz"
     np.savez(path, x=X, y=Y)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     settings = data_settings(name="arrays", path=path)
-    path.write_bytes(whole[:-40])
+    path.write_bytes(content[:-40])
     with pytest.raises(DataError, match=r"cannot read .*own.npz"):
         read(settings)
-    body = whole.index(X.tobytes())
-    path.write_bytes(whole[:body] + b"?" + whole[body + 1 :])
+    body = content.index(X.tobytes())
+    path.write_bytes(content[:body] + b"?" + content[body + 1 :])
     with pytest.raises(DataError, match="Bad CRC"):
         read(settings)
     path.write_bytes(b"x,y\n1,2\n")
@@ -238,16 +238,16 @@ def test_any_array_comes_back(tmp_path_factory, array, order):
 def test_rows_larger_than_a_chunk(tmp_path):
     x = np.arange(3 * 700 * 700 * 3, dtype=np.uint32).astype(np.uint8).reshape(3, 700, 700, 3)
     for order in "CF":
-        data = own(tmp_path, {"x": np.asarray(x, order=order), "y": Y[:3]})
+        data = load(tmp_path, {"x": np.asarray(x, order=order), "y": Y[:3]})
         np.testing.assert_array_equal(data.x, x)
 
 
 def medmnist(tmp_path, name, channels, labels, n=(5, 2, 3), **changes):
     arrays = {}
-    for part, rows in zip(("train", "val", "test"), n, strict=True):
+    for split, rows in zip(("train", "val", "test"), n, strict=True):
         shape = (rows, 28, 28) if channels == 1 else (rows, 28, 28, channels)
-        arrays[f"{part}_images"] = np.full(shape, len(arrays) + 1, np.uint8)
-        arrays[f"{part}_labels"] = labels(rows)
+        arrays[f"{split}_images"] = np.full(shape, len(arrays) + 1, np.uint8)
+        arrays[f"{split}_labels"] = labels(rows)
     np.savez_compressed(tmp_path / f"{name}.npz", **(arrays | changes))
     return data_settings(name=name, dir=tmp_path)
 
@@ -270,7 +270,7 @@ def test_medmnist(tmp_path, name, channels):
 
 
 def test_medmnist_is_centred_as_8_bits_in_any_dtype(tmp_path):
-    images = {f"{part}_images": np.full((1, 2, 2), 255.0) for part in ("train", "val", "test")}
+    images = {f"{split}_images": np.full((1, 2, 2), 255.0) for split in ("train", "val", "test")}
     labels = lambda n: np.zeros((n, 1), np.uint8)  # noqa: E731
     data = read(medmnist(tmp_path, "octmnist", 1, labels, n=(1, 1, 1), **images))
     assert (data.shift, data.scale, data.learn) == ((127.5,), (127.5,), None)
@@ -300,7 +300,7 @@ def test_bad_medmnist(tmp_path, changes, message):
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path):
-    own(tmp_path, {"x": X, "y": Y})
+    load(tmp_path, {"x": X, "y": Y})
     with (
         zipfile.ZipFile(tmp_path / "own.npz", "a") as archive,
         pytest.warns(UserWarning, match="Duplicate name"),
@@ -314,8 +314,8 @@ def test_an_array_that_is_encrypted_is_refused(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, x=np.arange(6))
     raw = bytearray(path.read_bytes())
-    for start, flag in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        raw[raw.index(start) + flag] |= 1
+    for signature, flag in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        raw[raw.index(signature) + flag] |= 1
     path.write_bytes(raw)
     with pytest.raises(DataError, match="encrypted"):
         npz.archive(path)

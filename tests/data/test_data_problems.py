@@ -39,8 +39,8 @@ def refused(**settings):
 
 def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
     fault = refused(name="table", path=hospital(tmp_path / "h.csv"), label_column="died")
-    said = fault.text().splitlines()
-    assert said == [
+    lines = fault.text().splitlines()
+    assert lines == [
         f"error[DATA]: {tmp_path / 'h.csv'} has 8 problems:",
         "  label column died: 1 of 40 are empty, first in line 5; "
         "every row needs a label; leave these rows out (tables: data.unlabelled=drop)",
@@ -65,7 +65,7 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         """'data.drop_columns=["patient", "visit", "sex", "lactate", "creatinine"]'""",
     ]
     assert "\n" not in str(fault)
-    assert all(line.strip() in str(fault) for line in said[1:])
+    assert all(line.strip() in str(fault) for line in lines[1:])
 
 
 def test_what_the_message_advises_mends_the_table(tmp_path):
@@ -113,11 +113,11 @@ def test_columns_are_left_out_by_name_or_number(tmp_path):
 def test_of_many_problems_twenty_are_shown_and_the_rest_counted(tmp_path, n):
     rows = "".join(f"1,2{',3' * (k < n)}\n" for k in range(n + 1))
     (tmp_path / "a.csv").write_text("0,1\n" + rows)
-    said = refused(name="table", path=tmp_path / "a.csv", label_column=0).text().splitlines()
-    assert said[0].endswith(f"has {n} problems:")
-    assert said[1] == "  line 2: 3 cells, not 2; complete the line"
-    assert len(said) == (21 if n <= 20 else 22)
-    assert n <= 20 or said[-1] == f"  and {n - 20} more"
+    lines = refused(name="table", path=tmp_path / "a.csv", label_column=0).text().splitlines()
+    assert lines[0].endswith(f"has {n} problems:")
+    assert lines[1] == "  line 2: 3 cells, not 2; complete the line"
+    assert len(lines) == (21 if n <= 20 else 22)
+    assert n <= 20 or lines[-1] == f"  and {n - 20} more"
 
 
 def test_rows_without_an_owner_are_refused(tmp_path):
@@ -144,10 +144,10 @@ def test_several_columns_of_flags(tmp_path):
     data = read(data_settings(label_columns=("edema", "mass"), **settings))
     assert (data.y.tolist(), data.classes, data.labels) == ([[1, 0], [1, 1]], (), ("edema", "mass"))
     assert (data.x.tolist(), data.y.dtype) == ([[1], [2]], np.float32)
-    named = read(
+    by_number = read(
         data_settings(label_columns=(1, 2), classes=("Mass", "Edema"), header=True, **settings)
     )
-    assert named.labels == ("Mass", "Edema")
+    assert by_number.labels == ("Mass", "Edema")
     with pytest.raises(DataError, match="2 targets, but the names 'Mass'"):
         read(data_settings(label_columns=(1, 2), classes=("Mass",), header=True, **settings))
     for extra, message in (
@@ -190,24 +190,24 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     (cat / "6.png").symlink_to("nowhere")
     frames = [Image.new("L", (6, 4), k) for k in range(3)]
     frames[0].save(tmp_path / "dog" / "7.tif", save_all=True, append_images=frames[1:])
-    said = refused(name="images", path=tmp_path).text().splitlines()
-    assert said[0] == f"error[DATA]: {tmp_path} has 8 problems:"
-    assert said[1:] == [
+    lines = refused(name="images", path=tmp_path).text().splitlines()
+    assert lines[0] == f"error[DATA]: {tmp_path} has 8 problems:"
+    assert lines[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
         "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, WEBP, PPM); "
         "replace or remove it",
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
-        said[5],
+        lines[5],
         "  images of several sizes: 11 of 6 x 4 (cat/1.png), 1 of 5 x 5 (cat/4.png); set data.resize",
         "  8-bit images do not mix with others (11 of 8 bits (uint8) (cat/1.png), 1 of 16 "
         "bits (uint16) (cat/3.png)); convert all to one, or set data.window if their units are "
         "the same",
-        said[8],
+        lines[8],
     ]
-    assert re.search(r"dog/7.tif contains several pictures \(3 pages", said[5])
+    assert re.search(r"dog/7.tif contains several pictures \(3 pages", lines[5])
     assert re.fullmatch(
-        r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", said[8]
+        r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", lines[8]
     )
 
 
@@ -227,16 +227,16 @@ def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
 def bomb(path, side):
     """A PNG whose header declares side x side black pixels, compressed by about a thousand."""
 
-    def chunk(kind, body):
-        return len(body).to_bytes(4, "big") + kind + body + crc32(kind + body).to_bytes(4, "big")
+    def chunk(name, body):
+        return len(body).to_bytes(4, "big") + name + body + crc32(name + body).to_bytes(4, "big")
 
     size = side.to_bytes(4, "big") * 2
-    parts = (
+    chunks = (
         chunk(b"IHDR", size + b"\x08\0\0\0\0"),
         chunk(b"IDAT", compress(bytes(1000))),
         chunk(b"IEND", b""),
     )
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
 
 
 @pytest.mark.parametrize("side", [8193, 10_000, 60_000])
@@ -255,9 +255,9 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     Image.new("L", (6, 4)).save(tmp_path / "overview.png")
     for name in ("a.heic", "b.heic", "c.jp2", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
         (tmp_path / "cat" / name).write_bytes(b"?")
-    said = refused(name="images", path=tmp_path).text().splitlines()
-    for line, words in zip(
-        said[1:],
+    lines = refused(name="images", path=tmp_path).text().splitlines()
+    for line, texts in zip(
+        lines[1:],
         (
             ("1 images lie in no class (overview.png)", "put them into class folders"),
             ("2 files .heic are not read (cat/a.heic, cat/b.heic)", "HEIF", "PNG or TIFF"),
@@ -266,7 +266,7 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
         ),
         strict=True,
     ):
-        assert all(word in line for word in words), line
+        assert all(text in line for text in texts), line
     for path in (
         tmp_path / "overview.png",
         *tmp_path.glob("cat/*.heic"),
@@ -283,8 +283,8 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
 
 
 def test_folders_beside_the_parts_are_no_secret(tmp_path):
-    for part in ("train", "held_back"):
-        pictures(tmp_path / part)
+    for split in ("train", "held_back"):
+        pictures(tmp_path / split)
     fault = refused(name="images", path=tmp_path)
     assert "outside of train/, val/ and test/ (held_back/" in str(fault)
     (tmp_path / "held_back").rename(tmp_path / "validation")
@@ -297,21 +297,21 @@ def test_classes_that_are_named_may_be_without_images(tmp_path):
     assert (data.classes, set(data.y)) == (("cat", "dog"), {0})
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
+@pytest.mark.parametrize("file_type", ["pipe", "socket", "device", "folder"])
 @pytest.mark.parametrize("name", ["csv", "npz", "idx", "mnist", "cifar10"])
-def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, kind):
+def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, file_type):
     file = tmp_path / {
         "idx": "train-images-idx3-ubyte",
         "mnist": "train-images-idx3-ubyte",
         "cifar10": "cifar-10-binary.tar.gz",
     }.get(name, f"a.{name}")
     monkeypatch.chdir(tmp_path)
-    if kind == "pipe":
+    if file_type == "pipe":
         os.mkfifo(file)
-    elif kind == "socket":
+    elif file_type == "socket":
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(file.name)
-    elif kind == "device":
+    elif file_type == "device":
         file.symlink_to("/dev/zero")
     else:
         file.mkdir()

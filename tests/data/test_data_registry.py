@@ -71,10 +71,10 @@ def test_import_and_listing_stay_light():
         "'PIL', 'safetensors'} & set(sys.modules))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
-    assert done.stdout == "set()\n"
+    assert process.stdout == "set()\n"
 
 
 def test_unknown_names():
@@ -122,7 +122,7 @@ def own_ragged(settings):
     return [[1, 2], [3]], [0, 1]
 
 
-def own_nothing(settings):
+def no_dataset(settings):
     return None
 
 
@@ -151,7 +151,7 @@ def test_own_functions():
         ("own_uneven", "x has 2 rows but .*y has 3"),
         ("own_objects", "give numbers"),
         ("own_ragged", "own_ragged, x: list is not an array"),
-        ("own_nothing", "returned NoneType"),
+        ("no_dataset", "returned NoneType"),
         ("own_targets", "not whole numbers"),
     ],
 )
@@ -165,7 +165,7 @@ OWNED = Dataset(
     owners=Owners(("n", "s"), np.arange(20) // 10, np.zeros(20, np.int8)),
     groups=RowGroups("g", np.arange(20)),
 )  # fmt: skip
-WRONG = {
+BAD_FIELDS = {
     "owners of two rows": (
         {"owners": Owners(("n", "s"), np.arange(2), np.zeros(2, np.int8))},
         r"client of the owners is int64 \(2,\), not int64 \(20,\)",
@@ -192,9 +192,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", BAD_FIELDS)
 def test_an_own_data_set_is_checked_before_its_clients_are_compared(case, monkeypatch):
-    changes, message = WRONG[case]
+    changes, message = BAD_FIELDS[case]
     monkeypatch.setitem(globals(), "own_dataset", lambda _: replace(OWNED, **changes))
     with pytest.raises(DataError, match=message):
         read(data_settings(name=f"{__name__}:own_dataset"))
@@ -268,25 +268,25 @@ def test_no_file_stays_behind(tmp_path, monkeypatch):
 
 
 def test_no_room_on_disk(monkeypatch):
-    def full(*_):
+    def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(os, "posix_fallocate", full_disk, raising=False)
     with pytest.raises(StorageError, match="TMPDIR"):
         mapped_array.allocate((10,), np.uint8, 1e-15)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "settings",
     [
         {"test_share": 0}, {"test_share": 1}, {"validation_share": 1}, {"validation_share": -0.1}, {"train_limit": 0},
         {"resize": 0}, {"memory_share": 0}, {"vocabulary_size": 1}, {"sequence_length": 0}, {"targets": "other"},
         {"split": "mine"}, {"unknown": 1}, {"clients": ({"name": "", "train": "a.csv"},)},
     ],
 )  # fmt: skip
-def test_settings_refuse(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        data_settings(name="mine:rows", **wrong)
+def test_settings_refuse(settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        data_settings(name="mine:rows", **settings)
 
 
 def test_columns_are_numbers_or_names():

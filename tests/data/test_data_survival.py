@@ -14,9 +14,9 @@ from pomona.scenario import Scenario
 HEADER = "age,days,died\n"
 
 
-def settings(path, **over):
+def settings(path, **changes):
     keys = {"name": "table", "path": path, "targets": "survival", "label_columns": ["days", "died"]}
-    return data_settings(**{**keys, **over})
+    return data_settings(**{**keys, **changes})
 
 
 def csv(tmp_path, *rows):
@@ -45,14 +45,14 @@ def test_a_table_of_times(tmp_path):
 def test_edges_are_quantiles_of_event_times_of_training_rows(tmp_path):
     keys = settings(csv(tmp_path, *ROWS), intervals=4).model_dump(exclude_unset=True)
     scenario = Scenario.prepare(Config(data=keys, clients=2, lr=0.1, model="logistic"))
-    held = np.concatenate([c.train for c in scenario.partition.clients])
-    y = scenario.dataset.y[held]
-    seen = np.sort(y[y[:, 1] > 0, 0])
-    expected = sorted({float(seen[int(np.ceil(q * len(seen) / 4)) - 1]) for q in (1, 2, 3, 4)})
+    rows = np.concatenate([c.train for c in scenario.partition.clients])
+    y = scenario.dataset.y[rows]
+    times = np.sort(y[y[:, 1] > 0, 0])
+    expected = sorted({float(times[int(np.ceil(q * len(times) / 4)) - 1]) for q in (1, 2, 3, 4)})
     assert list(scenario.dataset.edges) == expected
     assert scenario.dataset.n_outputs == len(expected)
-    assert set(expected) <= set(seen.tolist())
-    x = scenario.dataset.x[held]
+    assert set(expected) <= set(times.tolist())
+    x = scenario.dataset.x[rows]
     # features are learnt of the same rows
     assert scenario.dataset.shift == pytest.approx(x.mean(0).tolist())
 
@@ -133,11 +133,11 @@ def test_all_censored(tmp_path):
     data = settings(csv(tmp_path, *(f"{row[:-1]}0" for row in ROWS)))
     read(data)  # a silo may have no event
     for edges_given in ((), (50.0, 100.0)):
-        own = data.model_copy(update={"time_edges": edges_given}).model_dump(exclude_unset=True)
+        section = data.model_copy(update={"time_edges": edges_given}).model_dump(exclude_unset=True)
         with pytest.raises(
             DataError, match=r"none of the \d+ training rows has an event \(1\), all are censored"
         ):
-            Scenario.prepare(Config(data=own, clients=2, lr=0.1, model="logistic"))
+            Scenario.prepare(Config(data=section, clients=2, lr=0.1, model="logistic"))
 
 
 def test_settings_that_do_not_fit(tmp_path):

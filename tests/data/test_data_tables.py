@@ -27,7 +27,7 @@ WARD = """age,ward,visit,smoker,died
 50,A,,TRUE,no
 70,,2000-01-11,false,yes
 """
-ASKED = {"label_column": "died", "missing": "median", "categories": ("ward",), "dates": ("visit",)}
+KEYS = {"label_column": "died", "missing": "median", "categories": ("ward",), "dates": ("visit",)}
 
 
 def write(path, text):
@@ -38,13 +38,13 @@ def write(path, text):
 def table(tmp_path, text=WARD, rows=None, **settings):
     """The data of a text, fitted on rows (all by default)."""
     data = read(
-        data_settings(name="table", path=write(tmp_path / "t.csv", text), **{**ASKED, **settings})
+        data_settings(name="table", path=write(tmp_path / "t.csv", text), **{**KEYS, **settings})
     )
     return data.learn(data, np.arange(len(data)) if rows is None else np.array(rows, np.int64))
 
 
-def refused(tmp_path, text, kind=DataError, **settings):
-    with pytest.raises(kind) as fault:
+def refused(tmp_path, text, error=DataError, **settings):
+    with pytest.raises(error) as fault:
         read(
             data_settings(
                 name="table",
@@ -76,9 +76,9 @@ def test_gaps_categories_dates_and_booleans_become_numbers(tmp_path):
     ]
     assert (data.shift, data.scale) == moments(data.x, np.arange(4))
     assert (data.x.dtype, data.others, data.classes) == (np.float32, ("died",), ("no", "yes"))
-    (by,) = data.preprocessing
-    assert [column.fill for column in by.columns] == [50, "A", 2, 0.5]
-    assert by == Preprocessing.model_validate(json.loads(json.dumps(by.model_dump(mode="json"))))
+    (fit,) = data.preprocessing
+    assert [column.fill for column in fit.columns] == [50, "A", 2, 0.5]
+    assert fit == Preprocessing.model_validate(json.loads(json.dumps(fit.model_dump(mode="json"))))
     assert (
         "4 columns become 8 features, learnt from 4 training rows; gaps in age, ward, visit are"
         in data.notes[0]
@@ -106,12 +106,12 @@ def test_a_clean_table_has_the_same_bytes_with_and_without_the_settings(tmp_path
     rows = [f"{draw.normal()},{draw.integers(9)},{draw.integers(2)}" for _ in range(50)]
     path = write(tmp_path / "t.csv", "\n".join(["a,b,y", *rows]))
     plain = read(data_settings(name="table", path=path, label_column="y"))
-    for asked in (
+    for changes in (
         {"missing": "median"},
         {"categories": "encode"},
         {"fit": "pooled", "categories": ()},
     ):
-        data = read(data_settings(name="table", path=path, label_column="y", **asked))
+        data = read(data_settings(name="table", path=path, label_column="y", **changes))
         assert data.fingerprint == plain.fingerprint
         assert (data.shift, data.scale, data.columns) == (plain.shift, plain.scale, plain.columns)
         assert data.learn(data, np.arange(50)).notes == ()
@@ -123,11 +123,11 @@ def test_categories_are_found_where_most_cells_are_no_numbers(tmp_path):
     )
     data = table(tmp_path, text, categories="encode", dates=())
     assert data.columns == ("sex=F", "sex=M", "ward", "age")
-    said = refused(tmp_path, text.replace("\nF,0,30", "\nF,0,3O"), categories="encode")
+    message = refused(tmp_path, text.replace("\nF,0,30", "\nF,0,3O"), categories="encode")
     assert (
         "column age: 1 of 30 are not finite numbers, first '3O' in line 2; single cells: correct "
         "them"
-    ) in said
+    ) in message
     dated = "visit,died\n" + "".join(f"2024-01-{k + 1:02d},{k % 2}\n" for k in range(9))
     assert """dates: read them as days, 'data.dates=["visit"]'""" in refused(
         tmp_path, dated, categories="encode"
@@ -143,12 +143,12 @@ def test_what_the_message_advises_reads_the_table(tmp_path):
         f"{'' if k == 3 else k if k % 7 else '??'},{k % 2}\n"
         for k in range(20)
     )
-    asked = {"dates": ("visit",), "categories": ("sex",), "missing_values": {"sex": ("U",)}}
-    said = refused(tmp_path, text, **asked)
-    assert "data.missing=median" in said
-    assert """'data.dates=["visit", "back"]'""" in said
-    assert """'data.categories=["sex", "ward"]'""" in said
-    assert """'data.missing_values={sex = ["U"], lactate = ["??"]}'""" in said
+    settings = {"dates": ("visit",), "categories": ("sex",), "missing_values": {"sex": ("U",)}}
+    message = refused(tmp_path, text, **settings)
+    assert "data.missing=median" in message
+    assert """'data.dates=["visit", "back"]'""" in message
+    assert """'data.categories=["sex", "ward"]'""" in message
+    assert """'data.missing_values={sex = ["U"], lactate = ["??"]}'""" in message
     gaps = {"missing": "median", "missing_values": {"sex": ("U",), "lactate": ("??",)}}
     data = table(tmp_path, text, **gaps, dates=("visit", "back"), categories=("sex", "ward"))
     columns = ("visit", "back", "sex=F", "sex=M", "ward=n", "ward=y", "lactate", "lactate missing")
@@ -195,26 +195,26 @@ def test_values_that_stand_for_a_gap(tmp_path):
         [300, 0, 1, 0, 1],
         [100, 0, 1, 0, 0],
     ]
-    said = refused(
-        tmp_path, "chol,died\n0,0\n5,1\n", missing_values=markers | {"cp": ()}, kind=ConfigError
+    message = refused(
+        tmp_path, "chol,died\n0,0\n5,1\n", missing_values=markers | {"cp": ()}, error=ConfigError
     )
-    assert "data.missing_values" in said
-    said = refused(tmp_path, "chol,died\n0,0\n5,1\n", missing_values={"chol": (0,)})
+    assert "data.missing_values" in message
+    message = refused(tmp_path, "chol,died\n0,0\n5,1\n", missing_values={"chol": (0,)})
     assert (
         "column chol: 1 of 2 cells are gaps, first '0' in line 2; gaps: fill them with medians"
-        in said
+        in message
     )
 
 
 def test_names_of_columns_may_come_from_the_settings(tmp_path):
     text = "30,A,0\n40,B,2\n,A,1\n"
-    named = {
+    names = {
         "columns": ("age", "ward", "num"),
         "label_column": "num",
         "label_above": 0,
         "dates": (),
     }
-    data = table(tmp_path, text, **named)
+    data = table(tmp_path, text, **names)
     assert data.columns == ("age", "age missing", "ward=A", "ward=B")
     assert (data.classes, data.y.tolist(), data.others) == (
         ("num <= 0", "num > 0"),
@@ -225,14 +225,14 @@ def test_names_of_columns_may_come_from_the_settings(tmp_path):
     numbered = table(tmp_path, text, label_column=2, categories=(1,), dates=())
     assert numbered.x.tolist() == data.x.tolist()
     assert numbered.columns == ("0", "0 missing", "1=A", "1=B")
-    for changes, said in (
+    for changes, message in (
         ({"columns": ("age", "ward")}, "data.columns has 2 names, .* 3 columns"),
         ({"columns": ("age", "num", "num")}, "names 'num' twice"),
         ({"columns": ("age", "", "num")}, r"data.columns: column 1 \(from 0\) has no name"),
         ({"header": True}, "drop data.columns"),
     ):
-        with pytest.raises(ConfigError, match=said):
-            table(tmp_path, text, **{**named, **changes})
+        with pytest.raises(ConfigError, match=message):
+            table(tmp_path, text, **{**names, **changes})
 
 
 def resolve_custom(path):
@@ -251,13 +251,13 @@ def test_names_in_the_settings_replace_none_in_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("", "no name"), ("v" * 501, "a name of 501 characters")]
+    ("name", "problem"), [("", "no name"), ("v" * 501, "a name of 501 characters")]
 )
-def test_a_feature_needs_a_name_that_can_be_recorded(name, what, tmp_path):
+def test_a_feature_needs_a_name_that_can_be_recorded(name, problem, tmp_path):
     text = f"{name},age,died\n1,30,no\n1,40,yes\n"
-    said = refused(tmp_path, text)
-    assert f"t.csv: column 0 (from 0) has {what}; give it one of 1 to 500 characters" in said
-    assert "or drop it by data.drop_columns" in said
+    message = refused(tmp_path, text)
+    assert f"t.csv: column 0 (from 0) has {problem}; give it one of 1 to 500 characters" in message
+    assert "or drop it by data.drop_columns" in message
     table(tmp_path, text.replace(name, "v" * 500, 1), categories=(), dates=())
     dropped = table(tmp_path, text, categories=(), dates=(), drop_columns=(name,))
     assert (dropped.columns, dropped.others) == (("age",), (name, "died"))
@@ -274,11 +274,11 @@ def test_a_label_of_numbers_is_cut_in_two(tmp_path):
         categories=(),
     )
     assert (data.y.tolist(), data.classes) == ([0, 1, 0], ("well", "ill"))
-    said = refused(tmp_path, "x,died\n1,0\n2,\n3,b\n", label_above=0)
-    assert "label column died: 1 of 3 are not finite numbers, first 'b' in line 4" in said
+    message = refused(tmp_path, "x,died\n1,0\n2,\n3,b\n", label_above=0)
+    assert "label column died: 1 of 3 are not finite numbers, first 'b' in line 4" in message
     for settings in ({"classes": ("a",)}, {"targets": "regression"}):
         assert "data.label_above" in refused(
-            tmp_path, "x,died\n1,0\n", kind=ConfigError, label_above=0, **settings
+            tmp_path, "x,died\n1,0\n", error=ConfigError, label_above=0, **settings
         )
 
 
@@ -304,7 +304,7 @@ def test_what_is_no_date(cell):
 
 
 @pytest.mark.parametrize(
-    ("text", "settings", "said"),
+    ("text", "settings", "message"),
     [
         ("visit,died\n2024-01-01,0\n1.2.2024,1\n", {"dates": ("visit",)}, ("1 of 2 are not dates "
                                                                           "such as 2024-03-01, "
@@ -319,28 +319,28 @@ def test_what_is_no_date(cell):
                                                                   "line 3")),
     ],
 )  # fmt: skip
-def test_cells_that_cannot_be_read(tmp_path, text, settings, said):
-    assert said in refused(tmp_path, text, **settings)
+def test_cells_that_cannot_be_read(tmp_path, text, settings, message):
+    assert message in refused(tmp_path, text, **settings)
 
 
-@pytest.mark.parametrize("asked", ["encode", ("ward",)])
+@pytest.mark.parametrize("categories", ["encode", ("ward",)])
 @pytest.mark.long
-def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
+def test_a_category_with_ten_thousand_values_is_refused(tmp_path, categories):
     text = "ward,died\n" + "".join(f"w{k},{k % 2}\n" for k in range(10_000))
-    said = refused(tmp_path, text, categories=asked)
+    message = refused(tmp_path, text, categories=categories)
     assert (
         "column ward: a category with too many values (one too many is 'w1000' in line 1002)"
-        in said
+        in message
     )
-    assert "raise data.category_limit" in said
+    assert "raise data.category_limit" in message
     data = table(
-        tmp_path, text, categories=asked, dates=(), category_limit=10_000, category_share=0
+        tmp_path, text, categories=categories, dates=(), category_limit=10_000, category_share=0
     )
     assert data.x.shape == (10_000, 10_000)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"categories": ("died",)}, "data.categories: column died of .* is not a feature"),
         (
@@ -359,8 +359,8 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
         ({"fit": "client", "categories": "encode"}, "data.fit=client needs rows with owners"),
     ],
 )
-def test_settings_that_do_not_fit(tmp_path, settings, said):
-    with pytest.raises(ConfigError, match=said):
+def test_settings_that_do_not_fit(tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
         read(
             data_settings(
                 name="table",
@@ -372,10 +372,10 @@ def test_settings_that_do_not_fit(tmp_path, settings, said):
 
 
 CELLS = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32))
-WORDS = st.one_of(st.none(), st.sampled_from("ABCDE"))
+CATEGORIES = st.one_of(st.none(), st.sampled_from("ABCDE"))
 
 
-@given(st.lists(st.tuples(CELLS, WORDS), max_size=12), st.data())
+@given(st.lists(st.tuples(CELLS, CATEGORIES), max_size=12), st.data())
 def test_features_are_those_of_scikit_learn(cells, data):
     """For any table of 0, 1 or many rows, wholly missing columns and single categories included."""
     rows = np.array(
@@ -383,14 +383,14 @@ def test_features_are_those_of_scikit_learn(cells, data):
         np.int64,
     )
     numbers = np.array([np.nan if a is None else a for a, _ in cells], np.float32).reshape(-1, 1)
-    words = np.array(
+    codes = np.array(
         [np.nan if b is None else "ABCDE".index(b) for _, b in cells], np.float32
     ).reshape(-1, 1)
     columns = (TableColumn(name="a", fill=0.0), TableColumn(name="b", kind="category", fill=""))
-    raw = RawTable(columns, np.hstack([numbers, words]), ((), tuple("ABCDE")))
-    by = features.fitted(raw, rows, 0.0)
-    x = features.features(raw, by, 0.25)
-    assert x.shape == (len(cells), by.width)
+    raw = RawTable(columns, np.hstack([numbers, codes]), ((), tuple("ABCDE")))
+    learnt = features.fitted(raw, rows, 0.0)
+    x = features.features(raw, learnt, 0.25)
+    assert x.shape == (len(cells), learnt.width)
     assert np.isfinite(x).all()
 
     taught = numbers[rows]
@@ -405,20 +405,20 @@ def test_features_are_those_of_scikit_learn(cells, data):
         expected.append(np.nan_to_num(numbers, nan=0.0))
     if np.isnan(taught).any():
         expected.append(np.isnan(numbers))
-    known = words[rows][~np.isnan(words[rows])].astype(int)
-    usual = np.bincount(known, minlength=5).argmax() if len(known) else -1
-    filled = np.where(np.isnan(words), usual, words).astype(int)
-    if len(known):
-        encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(known[:, None])
+    present = codes[rows][~np.isnan(codes[rows])].astype(int)
+    usual = np.bincount(present, minlength=5).argmax() if len(present) else -1
+    filled = np.where(np.isnan(codes), usual, codes).astype(int)
+    if len(present):
+        encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(present[:, None])
         expected.append(
-            encoder.transform(filled) if len(filled) else np.zeros((0, len(set(known))))
+            encoder.transform(filled) if len(filled) else np.zeros((0, len(set(present))))
         )
-    if np.isnan(words[rows]).any():
-        expected.append(np.isnan(words))
+    if np.isnan(codes[rows]).any():
+        expected.append(np.isnan(codes))
     np.testing.assert_array_equal(x, np.hstack(expected).astype(np.float32))
 
 
-def about(data, client=0):
+def metadata_of(data, client=0):
     """A model file's metadata for a data set."""
     return ModelMetadata(
         client="A", model="m", network={"name": "logistic"}, kind="table", input_shape=data.x.shape[1:], outputs=2,
@@ -430,11 +430,11 @@ def about(data, client=0):
 
 def test_the_raw_table_is_answered_as_it_was_trained_on(tmp_path):
     data = table(tmp_path)
-    samples = read_inputs(tmp_path / "t.csv", about(data))
+    samples = read_inputs(tmp_path / "t.csv", metadata_of(data))
     assert samples.x.tobytes() == data.x.tobytes()
     assert samples.note == ""
     turned = write(tmp_path / "u.csv", "visit,smoker,ward,age\n,1,?,\n2000-01-05,false,Z,44\n")
-    samples = read_inputs(turned, about(data))
+    samples = read_inputs(turned, metadata_of(data))
     assert samples.x.tolist() == [[50, 1, 1, 0, 1, 2, 1, 1], [44, 0, 0, 0, 0, 4, 0, 0]]
     assert "u.csv: column ward: 1 of 2 rows have categories that are too rare" in samples.note
     assert "(first 'Z')" in samples.note
@@ -445,23 +445,23 @@ def test_a_gap_in_a_column_that_had_none_in_training_is_counted(tmp_path):
     data = table(
         tmp_path, "30,0,A\n40,2,B\n", columns=("age", "num", "ward"), label_column="num", dates=()
     )
-    samples = read_inputs(write(tmp_path / "u.csv", "age,ward\n,A\n50,B\n"), about(data))
+    samples = read_inputs(write(tmp_path / "u.csv", "age,ward\n,A\n50,B\n"), metadata_of(data))
     assert samples.x[:, 0].tolist() == [35, 50]
     assert "column age: 1 of 2 rows have a gap; it is filled without a flag" in samples.note
 
 
 def test_files_without_names_are_read_by_the_layout_of_the_training_file(tmp_path):
-    named = {"columns": ("age", "num", "ward"), "label_column": "num", "dates": ()}
-    data = table(tmp_path, "30,0,A\n40,2,B\n,1,A\n", **named)
-    samples = read_inputs(tmp_path / "t.csv", about(data))
+    layout = {"columns": ("age", "num", "ward"), "label_column": "num", "dates": ()}
+    data = table(tmp_path, "30,0,A\n40,2,B\n,1,A\n", **layout)
+    samples = read_inputs(tmp_path / "t.csv", metadata_of(data))
     assert (samples.x.tolist(), samples.note) == (data.x.tolist(), "")
-    samples = read_inputs(write(tmp_path / "u.data", "30,A\n?,B\n"), about(data))
+    samples = read_inputs(write(tmp_path / "u.data", "30,A\n?,B\n"), metadata_of(data))
     assert samples.x.tolist() == [[30, 0, 1, 0], [35, 1, 0, 1]]
     assert "columns are taken in the order of the training (age, ward)" in samples.note
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("age,ward,visit\n1,A,2000-01-01\n", ("missing smoker; the model takes age, ward, visit, "
                                              "smoker")),
@@ -471,17 +471,17 @@ def test_files_without_names_are_read_by_the_layout_of_the_training_file(tmp_pat
                                                "2024-03-01, first 'May'")),
     ],
 )  # fmt: skip
-def test_a_table_that_does_not_fit_the_model(tmp_path, text, said):
-    known = about(table(tmp_path))
+def test_a_table_that_does_not_fit_the_model(tmp_path, text, message):
+    metadata = metadata_of(table(tmp_path))
     with pytest.raises(DataError) as fault:
-        read_inputs(write(tmp_path / "u.csv", text), known)
-    assert said in str(fault.value)
+        read_inputs(write(tmp_path / "u.csv", text), metadata)
+    assert message in str(fault.value)
 
 
 def test_gaps_are_refused_where_the_training_had_none(tmp_path):
     data = table(tmp_path, "age,died\n1,0\n2,1\n", missing="refuse", categories=(), dates=())
     with pytest.raises(DataError, match="column age: 1 of 2 cells are gaps, first '' in line 3"):
-        read_inputs(write(tmp_path / "u.csv", "age,died\n1,0\n,1\n"), about(data))
+        read_inputs(write(tmp_path / "u.csv", "age,died\n1,0\n,1\n"), metadata_of(data))
 
 
 SITES = """age,ward,site,died
@@ -495,21 +495,21 @@ SITES = """age,ward,site,died
 
 
 def test_each_client_may_have_medians_and_moments_of_its_own(tmp_path):
-    asked = {"dates": (), "client_column": "site", "fit": "client", "category_share": 0.0}
-    data = table(tmp_path, SITES, **asked)
-    pooled = table(tmp_path, SITES, **asked | {"fit": "pooled"})
-    one, other = data.preprocessing
+    settings = {"dates": (), "client_column": "site", "fit": "client", "category_share": 0.0}
+    data = table(tmp_path, SITES, **settings)
+    pooled = table(tmp_path, SITES, **settings | {"fit": "pooled"})
+    north, south = data.preprocessing
     assert (
         data.columns
         == pooled.columns
         == ("age", "age missing", "ward=A", "ward=B", "ward=C", "ward missing")
     )
     assert (
-        one.columns[0].fill,
-        other.columns[0].fill,
+        north.columns[0].fill,
+        south.columns[0].fill,
         pooled.preprocessing[0].columns[0].fill,
     ) == (15, 200, 60)
-    assert (one.columns[1].fill, other.columns[1].fill) == ("A", "C")
+    assert (north.columns[1].fill, south.columns[1].fill) == ("A", "C")
     assert (data.shift, data.scale) == ((0.0,), (1.0,))
     for rows in (slice(0, 3), slice(3, 6)):
         np.testing.assert_allclose(data.x[rows].mean(axis=0), 0, atol=1e-6)
@@ -517,12 +517,12 @@ def test_each_client_may_have_medians_and_moments_of_its_own(tmp_path):
         np.testing.assert_allclose(data.x[rows].std(axis=0)[varies], 1, atol=1e-6)
     for k, rows in enumerate((slice(0, 3), slice(3, 6))):
         assert (
-            read_inputs(tmp_path / "t.csv", about(data, k)).x[rows].tobytes()
+            read_inputs(tmp_path / "t.csv", metadata_of(data, k)).x[rows].tobytes()
             == data.x[rows].tobytes()
         )
     # a client without training rows has the others' medians
-    alone = table(tmp_path, SITES, rows=[0, 1, 2], **asked)
-    assert alone.preprocessing[1].columns[0].fill == 15
+    first_site = table(tmp_path, SITES, rows=[0, 1, 2], **settings)
+    assert first_site.preprocessing[1].columns[0].fill == 15
 
 
 @pytest.mark.parametrize(
@@ -571,30 +571,30 @@ class TestParquet:
         frame = self.frame()
         frame.to_parquet(tmp_path / "t.parquet")
         frame.to_csv(tmp_path / "t.csv", index=False)
-        both = [
-            read(data_settings(path=tmp_path / f"t.{name}", **ASKED)) for name in ("csv", "parquet")
+        datasets = [
+            read(data_settings(path=tmp_path / f"t.{name}", **KEYS)) for name in ("csv", "parquet")
         ]
-        assert both[0].fingerprint == both[1].fingerprint
-        one, other = (data.learn(data, np.arange(4)) for data in both)
-        assert one.preprocessing == other.preprocessing
-        assert (one.columns, one.others, one.shift, one.classes) == (
-            other.columns, other.others, other.shift, other.classes,
+        assert datasets[0].fingerprint == datasets[1].fingerprint
+        of_csv, of_parquet = (data.learn(data, np.arange(4)) for data in datasets)
+        assert of_csv.preprocessing == of_parquet.preprocessing
+        assert (of_csv.columns, of_csv.others, of_csv.shift, of_csv.classes) == (
+            of_parquet.columns, of_parquet.others, of_parquet.shift, of_parquet.classes,
         )  # fmt: skip
         answers = [
-            read_inputs(tmp_path / f"t.{name}", about(one)).x.tobytes()
+            read_inputs(tmp_path / f"t.{name}", metadata_of(of_csv)).x.tobytes()
             for name in ("csv", "parquet")
         ]
-        assert answers == [one.x.tobytes()] * 2
+        assert answers == [of_csv.x.tobytes()] * 2
 
     def test_a_folder_has_training_and_test_rows(self, tmp_path):
         frame = self.frame()
         frame[:3].to_parquet(tmp_path / "train.parquet")
         frame[3:].to_parquet(tmp_path / "test.parquet")
-        data = read(data_settings(name="table", path=tmp_path, **ASKED))
+        data = read(data_settings(name="table", path=tmp_path, **KEYS))
         assert (len(data), data.n_train) == (4, 3)
         frame.to_parquet(tmp_path / "train.pq")
         with pytest.raises(DataError, match=r"has train.parquet, train.pq; keep one"):
-            read(data_settings(name="table", path=tmp_path, **ASKED))
+            read(data_settings(name="table", path=tmp_path, **KEYS))
 
     @pytest.mark.parametrize("harm", ["cut", "zeros", "text", "columns", "nested", "none"])
     def test_bad_files_are_one_line(self, tmp_path, harm):
@@ -612,16 +612,16 @@ class TestParquet:
         elif harm == "text":
             path.write_text("age,died\n1,0\n")
         with pytest.raises((DataError, ConfigError)) as fault:
-            read(data_settings(name="table", path=path, **ASKED))
-        said = str(fault.value)
-        assert str(path) in said
-        assert "\n" not in said
-        wanted = {
+            read(data_settings(name="table", path=path, **KEYS))
+        message = str(fault.value)
+        assert str(path) in message
+        assert "\n" not in message
+        messages = {
             "columns": "no column 'ward'",
             "nested": "holds lists or structures; leave it out",
             "none": "has no rows; add some",
         }
-        assert wanted.get(harm, "Parquet") in said
+        assert messages.get(harm, "Parquet") in message
 
 
 def test_every_way_of_asking_leaves_out_the_same_columns(tmp_path):

@@ -38,11 +38,11 @@ def ct(tmp_path):
     return folder
 
 
-def segmentation(path, ct, pixels, labels, kind=None, only=None, **options):
+def segmentation(path, ct, pixels, labels, segment_type=None, index=None, **options):
     """A segmentation by highdicom; ``pixels``: (slices, rows, columns), or with segments last;
-    ``only``: the slice on which it was drawn, all by default.
+    ``index``: the slice on which it was drawn, all by default.
     """
-    kind = kind or seg.SegmentationTypeValues.BINARY
+    segment_type = segment_type or seg.SegmentationTypeValues.BINARY
     descriptions = [
         seg.SegmentDescription(
             segment_number=k,
@@ -53,9 +53,9 @@ def segmentation(path, ct, pixels, labels, kind=None, only=None, **options):
         )
         for k, label in enumerate(labels, start=1)
     ]
-    sources = [pydicom.dcmread(p) for k, p in enumerate(sorted(ct.iterdir())) if only in {k, None}]
+    sources = [pydicom.dcmread(p) for k, p in enumerate(sorted(ct.iterdir())) if index in {k, None}]
     seg.Segmentation(
-        source_images=sources, pixel_array=pixels, segmentation_type=kind,
+        source_images=sources, pixel_array=pixels, segmentation_type=segment_type,
         segment_descriptions=descriptions, series_instance_uid="1.2.9", series_number=9,
         sop_instance_uid="1.2.9.1", instance_number=1, manufacturer="a", manufacturer_model_name="b",
         software_versions="c", device_serial_number="d", **options,
@@ -73,29 +73,29 @@ def right():
     return truth()[:, ::-1, ::-1]
 
 
-KINDS = ["BINARY", "FRACTIONAL", "LABELMAP"]
+TYPES = ["BINARY", "FRACTIONAL", "LABELMAP"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("segment_type", TYPES)
 @pytest.mark.parametrize("order", [("Liver", "Lesion"), ("Lesion", "liver ")])
-def test_segments_are_classes_by_name(tmp_path, ct, kind, order):
+def test_segments_are_classes_by_name(tmp_path, ct, segment_type, order):
     """In any order; frames of slices without a segment are left out by highdicom."""
     numbers = [NAMES.index(name.strip().capitalize()) for name in order]
     stack = np.stack([truth() == n for n in numbers], axis=-1).astype(np.uint8)
-    if kind == "LABELMAP":
+    if segment_type == "LABELMAP":
         stack = (stack * np.arange(1, 3)).sum(axis=-1).astype(np.uint8)
     options = (
         {"fractional_type": "PROBABILITY", "max_fractional_value": 200}
-        if kind == "FRACTIONAL"
+        if segment_type == "FRACTIONAL"
         else {}
     )
-    pixels = stack * (1.0 if kind == "FRACTIONAL" else 1)
+    pixels = stack * (1.0 if segment_type == "FRACTIONAL" else 1)
     path = segmentation(
-        tmp_path / "s.dcm", ct, pixels, order, seg.SegmentationTypeValues[kind], **options
+        tmp_path / "s.dcm", ct, pixels, order, seg.SegmentationTypeValues[segment_type], **options
     )
-    found = placed(path, ct)
-    np.testing.assert_array_equal(found.classes, right())
-    assert ("fractional" in " ".join(found.notes)) == (kind == "FRACTIONAL")
+    placed_mask = placed(path, ct)
+    np.testing.assert_array_equal(placed_mask.classes, right())
+    assert ("fractional" in " ".join(placed_mask.notes)) == (segment_type == "FRACTIONAL")
 
 
 def test_a_fraction_counts_from_one_half(tmp_path, ct):
@@ -112,9 +112,9 @@ def test_a_fraction_counts_from_one_half(tmp_path, ct):
 
 def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
     path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Segment A", "Segment B"])
-    found = placed(path, ct)
-    np.testing.assert_array_equal(found.classes, right())
-    assert "Segment A is Liver, Segment B is Lesion" in found.notes[0]
+    placed_mask = placed(path, ct)
+    np.testing.assert_array_equal(placed_mask.classes, right())
+    assert "Segment A is Liver, Segment B is Lesion" in placed_mask.notes[0]
     with pytest.raises(
         DataError, match=r"segments 2 \(Segment B\), but data.classes names 2 classes"
     ):
@@ -125,8 +125,8 @@ def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
 
 
 def test_segments_that_overlap_are_refused(tmp_path, ct):
-    both = np.stack([truth() == 1, truth() > 0], axis=-1).astype(np.uint8)
-    path = segmentation(tmp_path / "s.dcm", ct, both, ["Liver", "Lesion"])
+    overlapping = np.stack([truth() == 1, truth() > 0], axis=-1).astype(np.uint8)
+    path = segmentation(tmp_path / "s.dcm", ct, overlapping, ["Liver", "Lesion"])
     with pytest.raises(DataError, match="segments Liver and Lesion overlap"):
         placed(path, ct)
 
@@ -145,16 +145,16 @@ def test_a_segmentation_on_the_nifti_of_its_series(tmp_path, ct, order):
 def test_a_segmentation_of_another_grid_is_refused(tmp_path, ct):
     path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
     volume = np.zeros(SHAPE, np.int16)
-    right, up = np.zeros((4, 4)), np.zeros((4, 4))
-    right[0, 3], up[2, 3] = 1, 9
-    for affine, words in (
+    right, upward = np.zeros((4, 4)), np.zeros((4, 4))
+    right[0, 3], upward[2, 3] = 1, 9
+    for affine, message in (
         (CT + right, "does not lie on the voxels"),
-        (CT + up, "lies outside"),
+        (CT + upward, "lies outside"),
         (CT * [1, 1, 2, 1], "does not lie on the voxels"),
         (CT * [1.5, 1, 1, 1], "does not lie on the voxels"),
     ):
         image = nifti(tmp_path / "i.nii.gz", volume, affine)
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             placed(path, image)
 
 
@@ -176,18 +176,18 @@ def test_a_flat_image_takes_the_frames_in_its_plane(tmp_path, ct):
         answer = placed(path, slice_path)
         np.testing.assert_array_equal(answer.classes, classes)  # not turned, as the image
         planes = sum((truth() == k).any((1, 2)).sum() for k in (1, 2))
-        others = planes - sum((classes == k).any() for k in (1, 2))
+        omitted = planes - sum((classes == k).any() for k in (1, 2))
         assert answer.notes == (
-            f"{others} frames lie in other planes than the image, and are left out",
+            f"{omitted} frames lie in other planes than the image, and are left out",
         )
 
 
 def test_a_segmentation_of_another_patient_or_series(tmp_path, ct):
     path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
-    for key, other in (("FrameOfReferenceUID", "1.6"), ("PatientID", "q")):
+    for key, value in (("FrameOfReferenceUID", "1.6"), ("PatientID", "q")):
         for slice_path in ct.iterdir():
             dataset = pydicom.dcmread(slice_path)
-            setattr(dataset, key, other)
+            setattr(dataset, key, value)
             dataset.save_as(slice_path)
         if key == "FrameOfReferenceUID":
             (note,) = placed(path, ct).notes
@@ -199,18 +199,18 @@ def test_a_segmentation_of_another_patient_or_series(tmp_path, ct):
 def test_a_mask_of_another_slice_is_refused(tmp_path, ct):
     """Unless it names no images, or this one too, in whose plane it has nothing."""
     paths = sorted(ct.iterdir())
-    alone = segmentation(tmp_path / "a.dcm", ct, truth()[1:2], ["Liver"], only=1)
-    np.testing.assert_array_equal(placed(alone, paths[1]).classes, truth()[1])
+    single = segmentation(tmp_path / "a.dcm", ct, truth()[1:2], ["Liver"], index=1)
+    np.testing.assert_array_equal(placed(single, paths[1]).classes, truth()[1])
     with pytest.raises(DataError, match=r"was drawn on other images, not on .*002\.dcm"):
-        placed(alone, paths[2])
-    dataset = pydicom.dcmread(alone)
+        placed(single, paths[2])
+    dataset = pydicom.dcmread(single)
     del dataset.ReferencedSeriesSequence
-    dataset.save_as(alone)
-    assert placed(alone, paths[2]).notes[0].startswith("1 frames lie in other planes")
+    dataset.save_as(single)
+    assert placed(single, paths[2]).notes[0].startswith("1 frames lie in other planes")
 
 
 def test_a_flat_image_without_a_position_takes_a_mask_drawn_on_it_alone(tmp_path, ct):
-    whole = segmentation(tmp_path / "w.dcm", ct, truth(), ["Liver", "Lesion"])
+    of_volume = segmentation(tmp_path / "w.dcm", ct, truth(), ["Liver", "Lesion"])
     for slice_path in sorted(ct.iterdir())[1:]:
         slice_path.unlink()
     single = segmentation(tmp_path / "s.dcm", ct, truth()[1:2], ["Liver"])
@@ -220,7 +220,7 @@ def test_a_flat_image_without_a_position_takes_a_mask_drawn_on_it_alone(tmp_path
     dataset.save_as(path)
     np.testing.assert_array_equal(placed(single, path).classes, truth()[1])
     with pytest.raises(DataError, match="was drawn on 5 images, not on"):
-        placed(whole, path)
+        placed(of_volume, path)
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = "1.2.3.99"
     dataset.save_as(path)
     with pytest.raises(DataError, match="was drawn on other images, not on"):

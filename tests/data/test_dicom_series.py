@@ -162,10 +162,10 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_slices_that_form_no_block(tmp_path, case):
-    damage, words = BAD[case]
+    damage, message = BAD[case]
     folder = series(tmp_path / "s", volume())
     damage(folder)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         values(folder)
 
 

@@ -40,9 +40,9 @@ def item(**elements):
     return dataset
 
 
-def table(bits, entries, first=0, kind="OD"):
+def table(bits, entries, first=0, lut_type="OD"):
     def change(dataset):
-        lut = item(ModalityLUTType=kind, LUTDescriptor=[len(entries) % 2**16, first, bits])
+        lut = item(ModalityLUTType=lut_type, LUTDescriptor=[len(entries) % 2**16, first, bits])
         lut.add_new(0x00283006, "OW", np.asarray(entries, np.uint16).tobytes())
         dataset.ModalityLUTSequence = [lut]
 
@@ -52,7 +52,7 @@ def table(bits, entries, first=0, kind="OD"):
 @pytest.mark.parametrize("inverted", [False, True])
 def test_a_modality_lut(tmp_path, inverted):
     path = changed(
-        tmp_path / "l.dcm", table(16, np.arange(4096) * 3 + 7, kind="US"),
+        tmp_path / "l.dcm", table(16, np.arange(4096) * 3 + 7, lut_type="US"),
         PhotometricInterpretation=f"MONOCHROME{2 - inverted}",
     )  # fmt: skip
     file, got = value(path)
@@ -169,10 +169,10 @@ NOTED = {
 
 @pytest.mark.parametrize("case", NOTED)
 def test_what_is_not_applied_is_noted(tmp_path, case):
-    change, words = NOTED[case]
+    change, note = NOTED[case]
     file, got = value(changed(tmp_path / "n.dcm", change))
     np.testing.assert_array_equal(got, STORED)
-    assert words in " ".join(file.notes)
+    assert note in " ".join(file.notes)
 
 
 def test_files_of_several_units_are_noted(tmp_path):
@@ -234,17 +234,17 @@ def test_a_missing_decoder_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("reportsi.dcm", "Basic Text SR"), ("rtplan.dcm", "RT Plan"), ("waveform_ecg.dcm", "Waveform"),
         ("rtstruct.dcm", "RT Structure Set, not an image; draw its contours"),
     ],
 )  # fmt: skip
-def test_what_is_no_image_is_named(name, words):
+def test_what_is_no_image_is_named(name, message):
     path = get_testdata_file(name, download=False)
     if path is None:
         pytest.skip("not among the installed files")
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         opened(__import__("pathlib").Path(path))
 
 
@@ -254,13 +254,13 @@ def test_bits_at_the_upper_end_are_refused(tmp_path):
         opened(path)
 
 
-@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
-def test_a_padding_value_is_noted_as_it_is_read(tmp_path, kind):
+@pytest.mark.parametrize("photometry", ["MONOCHROME1", "MONOCHROME2"])
+def test_a_padding_value_is_noted_as_it_is_read(tmp_path, photometry):
     """Of 12 bits, 0 with slope 2 and intercept 1 is 1; inverted, 2 * 4095 + 1 + 1 - 1."""
     path = changed(
-        tmp_path / "p.dcm", lambda dataset: None, PhotometricInterpretation=kind,
+        tmp_path / "p.dcm", lambda dataset: None, PhotometricInterpretation=photometry,
         BitsStored=12, HighBit=11, PixelPaddingValue=0, RescaleSlope=2, RescaleIntercept=1,
     )  # fmt: skip
     file, _ = value(path)
-    padding = 8191 if kind == "MONOCHROME1" else 1
+    padding = 8191 if photometry == "MONOCHROME1" else 1
     assert any(f"a padding value ({padding}) of pixels" in note for note in file.notes)

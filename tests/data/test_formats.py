@@ -23,9 +23,9 @@ def numbers(path, settings):
 def outside(monkeypatch):
     """Register formats of another package."""
 
-    def register(form):
+    def register(file_format):
         point = EntryPoint(".nums", f"{__name__}:FORM", formats.ENTRY_POINTS)
-        monkeypatch.setattr(EntryPoint, "load", lambda self: form)
+        monkeypatch.setattr(EntryPoint, "load", lambda self: file_format)
         monkeypatch.setattr(formats, "entry_points", lambda group: [point])
         formats.formats.cache_clear()
 

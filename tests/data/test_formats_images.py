@@ -47,23 +47,23 @@ def notes(path):
     return " ".join(opened(path).notes)
 
 
-def saved(path, image, **how):
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(path, **how)
+def saved(path, image, **options):
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(path, **options)
     return path
 
 
-def tiff(path, values, **how):
-    tifffile.imwrite(path / "1.tif", values, **how)
+def tiff(path, values, **options):
+    tifffile.imwrite(path / "1.tif", values, **options)
     return path / "1.tif"
 
 
-def refused(path, *words):
+def refused(path, *texts):
     with pytest.raises(DataError) as fault:
         pixels(path)
-    assert all(word in str(fault.value) for word in (*words, path.name)), fault.value
+    assert all(text in str(fault.value) for text in (*texts, path.name)), fault.value
 
 
-def same(path, expected):
+def equal(path, expected):
     np.testing.assert_array_equal(pixels(path), expected)
 
 
@@ -77,14 +77,14 @@ def pnm(path, magic, top, values):
 @PICTURES.line("P1")
 def as_stored(path):
     for suffix in ("png", "bmp", "tif", "gif"):
-        same(saved(path / f"1.{suffix}", GRAY), GRAY[..., None] if suffix != "gif" else pixels(path / "1.gif"))  # fmt: skip
+        equal(saved(path / f"1.{suffix}", GRAY), GRAY[..., None] if suffix != "gif" else pixels(path / "1.gif"))  # fmt: skip
     for suffix in ("png", "bmp", "ppm", "webp"):
-        same(saved(path / f"2.{suffix}", RGB, lossless=True), RGB)
+        equal(saved(path / f"2.{suffix}", RGB, lossless=True), RGB)
     deep = GRAY.astype(np.uint16) * 500
-    same(saved(path / "3.png", deep), deep[..., None])
+    equal(saved(path / "3.png", deep), deep[..., None])
     deep = deep.astype(np.int64)
     for top in (65535, 60000, 4095):
-        same(pnm(path / "4.pgm", "P5", top, deep % (top + 1)), (deep % (top + 1))[..., None])
+        equal(pnm(path / "4.pgm", "P5", top, deep % (top + 1)), (deep % (top + 1))[..., None])
 
 
 @PICTURES.line("P2")
@@ -92,11 +92,11 @@ def transparency(path):
     alpha = np.dstack([RGB, GRAY])
     for name, image in (("1.png", alpha), ("2.webp", alpha)):
         file = saved(path / name, image, lossless=True, exact=True)
-        same(file, RGB)
+        equal(file, RGB)
         assert "alpha" in notes(file)
     palette = Image.fromarray(RGB).quantize(8)
     file = saved(path / "3.png", palette, transparency=0)
-    same(file, np.asarray(palette.convert("RGB")))
+    equal(file, np.asarray(palette.convert("RGB")))
     assert "alpha" in notes(file)
     assert not notes(saved(path / "4.png", palette))
 
@@ -119,8 +119,8 @@ def few_bits(path):
         np.testing.assert_allclose(pixels(file)[..., 0], GRAY % (top + 1) * (255 / top), atol=0.51)
         assert "scaled" in notes(file)
         np.testing.assert_array_equal(labels_of(file, (10, 12), 101), GRAY % (top + 1))
-    drawn = GRAY % 2 == 1
-    np.testing.assert_array_equal(labels_of(saved(path / "2.png", drawn), (10, 12), 2), drawn)
+    labels = GRAY % 2 == 1
+    np.testing.assert_array_equal(labels_of(saved(path / "2.png", labels), (10, 12), 2), labels)
     for bits in (2, 4):  # a PNG of gray of few bits, after the standard
         file = path / f"{bits}.png"
         file.write_bytes(png(GRAY % 2**bits, bits))
@@ -140,18 +140,18 @@ def png(values, bits):
     packed = np.packbits(planes.reshape(len(values), -1), axis=1)
     rows = b"".join(b"\0" + row.tobytes() for row in packed)
     head = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 0, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*entry) for entry in chunks)
 
 
 @PICTURES.line("P5")
 def exif(path):
     tags = Image.Exif()
     tags[0x0112] = 6
-    same(saved(path / "1.png", GRAY, exif=tags), np.rot90(GRAY, -1)[..., None])
+    equal(saved(path / "1.png", GRAY, exif=tags), np.rot90(GRAY, -1)[..., None])
     assert "orientation" in notes(path / "1.png")
-    drawn = labels_of(path / "1.png", (12, 10), 256)
-    np.testing.assert_array_equal(drawn, np.rot90(GRAY, -1))
+    labels = labels_of(path / "1.png", (12, 10), 256)
+    np.testing.assert_array_equal(labels, np.rot90(GRAY, -1))
 
 
 @PICTURES.line("P6")
@@ -162,18 +162,18 @@ def inks(path):
         assert np.abs(red - (255, 0, 0)).max() < 6
         assert "CMYK" in notes(path / name)
     data = (path / "1.jpg").read_bytes()
-    start = data.index(b"\xff\xee")  # the marker of Adobe
-    (path / "2.jpg").write_bytes(data[:start] + data[start + 2 + int.from_bytes(data[start + 2 : start + 4], "big") :])  # fmt: skip
+    marker = data.index(b"\xff\xee")  # the marker of Adobe
+    (path / "2.jpg").write_bytes(data[:marker] + data[marker + 2 + int.from_bytes(data[marker + 2 : marker + 4], "big") :])  # fmt: skip
     refused(path / "2.jpg", "CMYK", "RGB")
 
 
 @PICTURES.line("P7")
 def profiles(path):
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    other = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
     assert not notes(saved(path / "1.png", RGB, icc_profile=srgb))
     for name in ("2.png", "2.jpg", "2.tif"):
-        assert "profile" in notes(saved(path / name, RGB, icc_profile=other))
+        assert "profile" in notes(saved(path / name, RGB, icc_profile=lab))
 
 
 @PICTURES.line("P8")
@@ -194,25 +194,25 @@ def polarity(path):
 
 @PICTURES.line("P10")
 def booleans(path):
-    drawn = GRAY > 60
-    np.testing.assert_array_equal(labels_of(tiff(path, drawn), (10, 12), 2), drawn)
+    labels = GRAY > 60
+    np.testing.assert_array_equal(labels_of(tiff(path, labels), (10, 12), 2), labels)
 
 
 @PICTURES.line("P11")
 def planes(path):
     deep = np.stack([GRAY.astype(np.uint16) * k for k in (1, 300, 400, 500, 7)])
-    same(
+    equal(
         tiff(path, deep[:3], photometric="rgb", planarconfig="separate"),
         np.moveaxis(deep[:3], 0, -1),
     )
     contiguous = np.ascontiguousarray(np.moveaxis(deep, 0, -1))
-    same(tiff(path, contiguous, photometric="minisblack", planarconfig="contig"), contiguous)
+    equal(tiff(path, contiguous, photometric="minisblack", planarconfig="contig"), contiguous)
 
 
 @PICTURES.line("P12")
 def numbers(path):
-    held = {"i1": "i2", "i2": "i2", "u2": "u2", "f2": "f4", "f4": "f4", "f8": "f4", "i4": "f4", "u8": "f4"}  # fmt: skip
-    for stored, expected in held.items():
+    read_as = {"i1": "i2", "i2": "i2", "u2": "u2", "f2": "f4", "f4": "f4", "f8": "f4", "i4": "f4", "u8": "f4"}  # fmt: skip
+    for stored, expected in read_as.items():
         x = pixels(tiff(path, GRAY.astype(stored)))
         assert x.dtype == expected
         np.testing.assert_array_equal(x[..., 0], GRAY)
@@ -223,7 +223,7 @@ def numbers(path):
 @PICTURES.line("P13")
 def packed(path):
     for bits in (10, 12, 14):
-        same(
+        equal(
             tiff(path, GRAY.astype(np.uint16) * 8, bitspersample=bits),
             GRAY[..., None].astype(int) * 8,
         )
@@ -231,7 +231,7 @@ def packed(path):
 
 @PICTURES.line("P14")
 def turned(path):
-    same(tiff(path, GRAY.astype("i4"), extratags=[(274, 3, 1, 3, True)]), GRAY[::-1, ::-1, None])
+    equal(tiff(path, GRAY.astype("i4"), extratags=[(274, 3, 1, 3, True)]), GRAY[::-1, ::-1, None])
     assert "orientation" in notes(path / "1.tif")
 
 
@@ -243,14 +243,14 @@ def stacks(path):
     tifffile.imwrite(path / "1.tif", STACK, imagej=True, resolution=(2.0, 4.0), metadata={"axes": "ZYX", "spacing": 3.0, "unit": "mm"})  # fmt: skip
     tifffile.imwrite(path / "2.ome.tif", STACK, metadata={"axes": "ZYX", "PhysicalSizeX": 0.5, "PhysicalSizeXUnit": "mm", "PhysicalSizeY": 250.0, "PhysicalSizeZ": 0.3, "PhysicalSizeZUnit": "cm"})  # fmt: skip
     for file in (path / "1.tif", path / "2.ome.tif"):
-        same(file, STACK[..., None])
+        equal(file, STACK[..., None])
         np.testing.assert_allclose(opened(file).spacing, (3, 0.25, 0.5))
         assert "orientation" in notes(file)
 
 
 @PICTURES.line("P16")
 def channels(path):
-    same(
+    equal(
         tiff(path, STACK[:2], imagej=True, metadata={"axes": "CYX"}), np.moveaxis(STACK[:2], 0, -1)
     )
 
@@ -266,7 +266,7 @@ def pyramids(path):
     with tifffile.TiffWriter(path / "1.tif") as file:
         file.write(GRAY, photometric="minisblack", metadata=None)
         file.write(GRAY[::2, ::2].copy(), photometric="minisblack", subfiletype=1, metadata=None)
-    same(path / "1.tif", GRAY[..., None])
+    equal(path / "1.tif", GRAY[..., None])
     assert "smaller copies" in notes(path / "1.tif")
 
 
@@ -280,15 +280,15 @@ def colours_and_numbers(path):
 def arrangements(path):
     large = np.tile(GRAY, (4, 4)).astype(np.uint16)
     for compression in ("lzw", "zlib", "zstd", "packbits"):
-        same(tiff(path, large, bigtiff=True, byteorder=">", tile=(16, 16), compression=compression), large[..., None])  # fmt: skip
+        equal(tiff(path, large, bigtiff=True, byteorder=">", tile=(16, 16), compression=compression), large[..., None])  # fmt: skip
 
 
 @PICTURES.line("P21")
 def other_files(path):
-    for name, word in (("1.svs", "slide"), ("1.heic", "HEIF"), ("1.jp2", "JPEG 2000"), ("1.pdf", "document"),
+    for name, text in (("1.svs", "slide"), ("1.heic", "HEIF"), ("1.jp2", "JPEG 2000"), ("1.pdf", "document"),
                        ("1.mp4", "video"), ("1.npy", "NumPy"), ("1.czi", "microscope")):  # fmt: skip
         (path / name).write_bytes(b"?")
-        refused(path / name, word)
+        refused(path / name, text)
     (path / "1.jpg").write_bytes(b"\0\0\0\x18ftypavif" + bytes(200))
     refused(path / "1.jpg", "AVIF", "content")
 
@@ -324,26 +324,26 @@ def classes(path):
 
 @FOLDERS.line("O2")
 def sites(path):
-    data, said = dataset(tree(path, "N+W/a+b", "S/a"))
+    data, note = dataset(tree(path, "N+W/a+b", "S/a"))
     assert (data.owners.names, data.classes) == (("N", "S", "W"), ("a", "b"))
-    assert "SITE/CLASS" in said
-    assert "S has no images of b" in said
+    assert "SITE/CLASS" in note
+    assert "S has no images of b" in note
 
 
 @FOLDERS.line("O3")
 def sites_with_parts(path):
     for number, pattern in enumerate(("N+S/train+val+test/a+b", "train+val+test/N+S/a+b")):
-        data, said = dataset(tree(path / str(number), pattern))
+        data, remarks = dataset(tree(path / str(number), pattern))
         assert (data.owners.names, np.bincount(data.owners.role).tolist()) == (("N", "S"), [8] * 3)
-        assert "SITE/CLASS" in said
+        assert "SITE/CLASS" in remarks
 
 
 @FOLDERS.line("O4")
 def patients(path):
     for number, pattern in enumerate((("a/1+2", "b/3+4"), ("N/a+b/1+2", "S/a+b/3+4"))):
-        data, said = dataset(tree(path / str(number), *pattern))
+        data, remarks = dataset(tree(path / str(number), *pattern))
         assert len({*data.groups.number}) == 4
-        assert "by the folder of each patient" in said
+        assert "by the folder of each patient" in remarks
 
 
 @FOLDERS.line("O5")
@@ -362,12 +362,12 @@ def slices(path, *patients, n=2):
 
 @FOLDERS.line("O6")
 def by_header(path):
-    data, said = dataset(slices(path / "1", ("a", "p"), ("b", "p"), ("b", "q")))
+    data, remarks = dataset(slices(path / "1", ("a", "p"), ("b", "p"), ("b", "q")))
     assert data.groups.number.tolist() == [0, 0, 0, 0, 1, 1]
-    assert "PatientID" in said
-    data, said = dataset(slices(path / "2", ("a", "ANON"), ("b", "ANON")))
+    assert "PatientID" in remarks
+    data, remarks = dataset(slices(path / "2", ("a", "ANON"), ("b", "ANON")))
     assert data.groups is None
-    assert "ANON" in said
+    assert "ANON" in remarks
 
 
 @FOLDERS.line("O7")
@@ -381,15 +381,15 @@ def bids(path):
 
 @FOLDERS.line("O8")
 def torn(path):
-    _, said = dataset(slices(path, ("train/a", "1"), ("train/b", "2"), ("test/a", "1")))
-    assert "for training and for testing" in said
+    _, remarks = dataset(slices(path, ("train/a", "1"), ("train/b", "2"), ("test/a", "1")))
+    assert "for training and for testing" in remarks
 
 
 @FOLDERS.line("O9")
 def two_sites(path):
-    data, said = dataset(slices(path, ("N/a", "1"), ("N/b", "2"), ("S/a", "1"), ("S/b", "3")))
+    data, remarks = dataset(slices(path, ("N/a", "1"), ("N/b", "2"), ("S/a", "1"), ("S/b", "3")))
     assert len({*data.groups.within(data.owners.client)}) == 4
-    assert "two patients" in said
+    assert "two patients" in remarks
 
 
 @FOLDERS.line("O10")
@@ -415,13 +415,13 @@ def decathlon(path):
         "test": ["./imagesTs/2.nii"],
     }
     (path / "dataset.json").write_text(json.dumps(tree))
-    data, said = dataset(path)
+    data, remarks = dataset(path)
     assert (data.classes, data.targets, data.y.shape) == (
         ("background", "spleen"),
         "segmentation",
         (1, 2, 3, 4),
     )
-    assert "1 images for testing" in said
+    assert "1 images for testing" in remarks
 
 
 @FOLDERS.line("O12")

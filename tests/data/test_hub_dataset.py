@@ -42,8 +42,8 @@ def repository(cache, files, features=None):
         link.symlink_to(blob)
 
 
-def section(**over):
-    return {"repository": "mine/things", "revision": COMMIT, "label_column": "label", **over}
+def section(**changes):
+    return {"repository": "mine/things", "revision": COMMIT, "label_column": "label", **changes}
 
 
 def rows(*values):
@@ -54,9 +54,9 @@ def pictures(*values):
     """Gray PNGs 3 x 2 with one value each, as the Hub stores them."""
     cells = []
     for value in values:
-        held = io.BytesIO()
-        Image.fromarray(np.full((2, 3), value, np.uint8)).save(held, "PNG")
-        cells.append({"bytes": held.getvalue(), "path": f"{value}.png"})
+        buffer = io.BytesIO()
+        Image.fromarray(np.full((2, 3), value, np.uint8)).save(buffer, "PNG")
+        cells.append({"bytes": buffer.getvalue(), "path": f"{value}.png"})
     return {"image": cells, "label": [v % 2 for v in values]}
 
 
@@ -64,17 +64,17 @@ LABEL = {"label": {"names": list(NAMES), "_type": "ClassLabel"}}
 
 
 def test_a_table_has_the_rows_of_its_parts_and_the_classes_of_its_note(cache):
-    parts = {
+    files = {
         "data/train-00001-of-00002.parquet": rows(4, 5),
         "data/train-00000-of-00002.parquet": rows(1, 2, 3),
         "data/test-00000-of-00001.parquet": rows(6, 7),
         "data/validation-00000-of-00001.parquet": rows(8),
     }
-    repository(cache, parts, LABEL)
-    found = read(data_settings(**section()))
-    assert found.x[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert (found.n_train, found.classes, found.name) == (5, NAMES, f"mine/things@{COMMIT}")
-    assert found.y.tolist() == [1, 0, 1, 0, 1, 0, 1]
+    repository(cache, files, LABEL)
+    dataset = read(data_settings(**section()))
+    assert dataset.x[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert (dataset.n_train, dataset.classes, dataset.name) == (5, NAMES, f"mine/things@{COMMIT}")
+    assert dataset.y.tolist() == [1, 0, 1, 0, 1, 0, 1]
     validated = read(data_settings(**section(test_part="validation")))
     assert validated.x[validated.n_train :, 0].tolist() == [8]
 
@@ -97,19 +97,19 @@ def test_without_a_usable_note_classes_are_those_of_the_cells(features, cache):
 def test_texts_and_owners_are_columns(cache):
     columns = {"text": ["a b", "b c", "c"], "label": ["x", "y", "x"], "who": ["p", "q", "p"]}
     repository(cache, {"train.parquet": columns})
-    found = read(data_settings(**section(text_columns=["text"], client_column="who")))
-    assert found.words == ("a", "b", "c")
-    assert found.owners.names == ("p", "q")
+    dataset = read(data_settings(**section(text_columns=["text"], client_column="who")))
+    assert dataset.words == ("a", "b", "c")
+    assert dataset.owners.names == ("p", "q")
 
 
 def test_images_are_the_pixels_of_their_cells_without_rows_that_have_no_label(cache):
-    held = pictures(10, 11, 12, 13)
-    held["label"] = [None if k == 1 else label for k, label in enumerate(held["label"])]
-    repository(cache, {"train.parquet": held, "test.parquet": pictures(21)}, LABEL)
-    found = read(data_settings(**section(image_column="image", unlabelled="drop")))
-    assert found.x.shape == (4, 2, 3, 1)
-    assert found.x[:, 0, 0, 0].tolist() == [10, 12, 13, 21]
-    assert (found.y.tolist(), found.n_train, found.classes) == ([0, 0, 1, 1], 3, NAMES)
+    columns = pictures(10, 11, 12, 13)
+    columns["label"] = [None if k == 1 else label for k, label in enumerate(columns["label"])]
+    repository(cache, {"train.parquet": columns, "test.parquet": pictures(21)}, LABEL)
+    dataset = read(data_settings(**section(image_column="image", unlabelled="drop")))
+    assert dataset.x.shape == (4, 2, 3, 1)
+    assert dataset.x[:, 0, 0, 0].tolist() == [10, 12, 13, 21]
+    assert (dataset.y.tolist(), dataset.n_train, dataset.classes) == ([0, 0, 1, 1], 3, NAMES)
 
 
 def test_a_run_records_repository_and_commit_and_needs_the_rows_only_to_go_on(cache, tmp_path):
@@ -121,20 +121,20 @@ def test_a_run_records_repository_and_commit_and_needs_the_rows_only_to_go_on(ca
         ),
         tmp_path / "run",
     )
-    kept = pomona.load(tmp_path / "run").config["data"]
-    assert (kept["repository"], kept["revision"]) == ("mine/things", COMMIT)
+    recorded = pomona.load(tmp_path / "run").config["data"]
+    assert (recorded["repository"], recorded["revision"]) == ("mine/things", COMMIT)
 
 
 def test_a_picture_that_is_none_is_named_by_its_row(cache):
-    held = pictures(1, 2)
-    held["image"][1]["bytes"] = b"no picture"
-    repository(cache, {"train.parquet": held})
+    columns = pictures(1, 2)
+    columns["image"][1]["bytes"] = b"no picture"
+    repository(cache, {"train.parquet": columns})
     with pytest.raises(DataError, match=r"file-0-row-2\.png"):
         read(data_settings(**section(image_column="image")))
 
 
 @pytest.mark.parametrize(
-    ("files", "over", "message"),
+    ("files", "changes", "message"),
     [
         ({"train.parquet": 0}, {"repository": ""}, "set data.repository"),
         ({"train.parquet": 0}, {"repository": "../a"}, "not a repository"),
@@ -147,10 +147,10 @@ def test_a_picture_that_is_none_is_named_by_its_row(cache):
         ({"a/train.parquet": 0, "b/train.parquet": 0}, {}, "subsets a, b; set data.subset"),
     ],
 )  # fmt: skip
-def test_what_is_not_said_exactly_is_refused(files, over, message, cache):
+def test_what_is_not_said_exactly_is_refused(files, changes, message, cache):
     repository(cache, {name: rows(1, 2) for name in files})
     with pytest.raises((ConfigError, DataError), match=message):
-        read(data_settings(**section(**over)))
+        read(data_settings(**section(**changes)))
 
 
 def test_a_subset_is_a_folder(cache):
@@ -159,15 +159,15 @@ def test_a_subset_is_a_folder(cache):
 
 
 def test_what_is_missing_is_named_with_the_command_that_fetches_it(cache):
-    other = "f" * 40
+    commit = "f" * 40
     with pytest.raises(
-        DataError, match=f"hf download mine/things --repo-type dataset --revision {other}"
+        DataError, match=f"hf download mine/things --repo-type dataset --revision {commit}"
     ):
-        read(data_settings(**section(revision=other)))
+        read(data_settings(**section(revision=commit)))
 
 
 @pytest.mark.parametrize(
-    ("names", "place"),
+    ("names", "expected"),
     [
         ({"HF_HUB_CACHE": "/a"}, "/a"),
         ({"HF_HOME": "/b"}, "/b/hub"),
@@ -175,11 +175,11 @@ def test_what_is_missing_is_named_with_the_command_that_fetches_it(cache):
         ({"HOME": "/d"}, "/d/.cache/huggingface/hub"),
     ],
 )
-def test_the_cache_is_where_the_hubs_tools_look(names, place, monkeypatch):
+def test_the_cache_is_where_the_hubs_tools_look(names, expected, monkeypatch):
     for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in names.items():
         monkeypatch.setenv(name, value)
-    assert hub.cache() == Path(place)
+    assert hub.cache() == Path(expected)
     theirs = pytest.importorskip("huggingface_hub.constants", reason="needs the extra transformers")
-    assert Path(reload(theirs).HF_HUB_CACHE) == Path(place)
+    assert Path(reload(theirs).HF_HUB_CACHE) == Path(expected)

@@ -23,12 +23,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-def ends_on(monkeypatch, *names, end=lambda: os.kill(os.getpid(), signal.SIGSEGV)):
+def crash_on(monkeypatch, *names, crash=lambda: os.kill(os.getpid(), signal.SIGSEGV)):
     """The library that reads these files does this instead."""
     opened = pictures.opened
 
     def crashing(path):
-        return end() if path.name in names else opened(path)
+        return crash() if path.name in names else opened(path)
 
     monkeypatch.setattr(pictures, "opened", crashing)
 
@@ -39,13 +39,13 @@ def numbers(folder, **settings):
 
 
 def test_a_crash_is_one_line_with_the_file(folder, monkeypatch):
-    ends_on(monkeypatch, "3.png")
+    crash_on(monkeypatch, "3.png")
     with pytest.raises(DataError, match=r"b/3\.png: the library that reads it crashed \(SIGSEGV\)"):
         numbers(folder)
 
 
 def test_a_file_that_crashes_its_reader_can_be_skipped(folder, monkeypatch):
-    ends_on(monkeypatch, "3.png", "4.png")
+    crash_on(monkeypatch, "3.png", "4.png")
     values, labels, notes = numbers(folder, skip_bad=True)
     assert (values, labels) == ([0, 2, 1, 5], [0, 0, 1, 1])
     assert "2 of 6 files are skipped" in notes[0]
@@ -54,7 +54,7 @@ def test_a_file_that_crashes_its_reader_can_be_skipped(folder, monkeypatch):
 
 def test_crashes_without_end_are_an_error(folder, monkeypatch):
     monkeypatch.setattr(image_stack, "MOST_CRASHES", 2)
-    ends_on(monkeypatch, *(f"{k}.png" for k in range(6)))
+    crash_on(monkeypatch, *(f"{k}.png" for k in range(6)))
     with pytest.raises(DataError, match="crashed"):
         numbers(folder, skip_bad=True)
 
@@ -68,7 +68,7 @@ def test_a_file_that_never_ends_is_named(folder, monkeypatch):
         while True:
             pass
 
-    ends_on(monkeypatch, "5.png", end=loop)
+    crash_on(monkeypatch, "5.png", crash=loop)
     with pytest.raises(DataError, match=r"5\.png.*processor time"):
         numbers(folder)
 
@@ -76,7 +76,7 @@ def test_a_file_that_never_ends_is_named(folder, monkeypatch):
 def test_a_file_that_fills_the_memory_is_named(folder, monkeypatch):
     monkeypatch.setattr(reader_process, "LEAST_MEMORY", 1 << 28)
     monkeypatch.setattr(reader_process, "MEMORY_SHARE", 0.0)
-    ends_on(monkeypatch, "2.png", end=lambda: np.ones(1 << 27))
+    crash_on(monkeypatch, "2.png", crash=lambda: np.ones(1 << 27))
     with pytest.raises(DataError, match=r"2\.png.*memory"):
         numbers(folder)
     assert numbers(folder, skip_bad=True)[0] == [0, 4, 1, 3, 5]

@@ -21,13 +21,13 @@ shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
 
 @pytest.mark.long
 @given(st.lists(arrays.arrays(np.float32, shapes), max_size=3), st.integers())
-def test_a_reply_arrives_as_it_was_sent(sent, fact):
-    facts, received = read_in_child(lambda: Reply({"n": fact}, sent), "x")
+def test_a_reply_arrives_as_it_was_sent(arrays_sent, fact):
+    facts, received = read_in_child(lambda: Reply({"n": fact}, arrays_sent), "x")
     assert facts == {"n": fact}
-    assert len(received) == len(sent)
-    for one, other in zip(sent, received, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.shape == other.shape
+    assert len(received) == len(arrays_sent)
+    for expected, actual in zip(arrays_sent, received, strict=True):
+        np.testing.assert_array_equal(expected, actual)
+        assert expected.shape == actual.shape
 
 
 def test_received_arrays_can_be_written_and_are_not_shared():
@@ -48,12 +48,12 @@ def test_a_child_changes_a_shared_number():
     assert number.tolist() == [7]
 
 
-@pytest.mark.parametrize("kind", [DataError, ConfigError])
-def test_an_error_keeps_its_kind_and_all_its_lines(kind):
+@pytest.mark.parametrize("error", [DataError, ConfigError])
+def test_an_error_keeps_its_kind_and_all_its_lines(error):
     def work():
-        raise kind("summary", "first", "second")
+        raise error("summary", "first", "second")
 
-    with pytest.raises(kind) as raised:
+    with pytest.raises(error) as raised:
         read_in_child(work, "x")
     assert raised.value.args == ("summary", "first", "second")
 
@@ -103,8 +103,8 @@ def test_processor_time_is_limited(monkeypatch):
 
 
 def test_limits_end_with_the_child():
-    before = [resource.getrlimit(limit) for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)]
+    limits = [resource.getrlimit(limit) for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)]
     read_in_child(lambda: Reply(None), "x")
-    assert before == [
+    assert limits == [
         resource.getrlimit(limit) for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)
     ]

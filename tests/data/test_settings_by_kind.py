@@ -29,7 +29,7 @@ ROWS = "age,sex,text,died,days,site,who,day\n" + "".join(
     )
     for k in range(20)
 )
-GIVEN = {
+VALUES = {
     "name": "", "split": "pooled", "test_share": 0.3, "validation_share": 0.1, "train_limit": 9, "test_limit": 9,
     "memory_share": 0.5, "dir": "folder", "path": "rows", "clients": [{"name": "a", "train": "a"}], "resize": 4,
     "normalise": "training", "window": (1, 2), "skip_bad": True, "folders": ["class"], "classes": ("a", "b"), "targets": "regression",
@@ -42,11 +42,11 @@ GIVEN = {
     "tokenizer": "folder", "repository": "a/b", "revision": "0" * 40, "subset": "a", "train_part": "a", "test_part": "b",
     "image_column": "a", "duplicates": "drop", "format": "", "memory": True, "value_labels": "codes", "sheet": "a", "header_row": 2,
 }  # fmt: skip
-BESIDE = {
+REQUIRED = {
     "intervals": {"targets": "survival"}, "time_edges": {"targets": "survival"},
     "category_share": {"categories": "encode"}, "category_limit": {"categories": "encode"},
 }  # fmt: skip
-PLACES = {
+SOURCES = {
     "path": lambda suffix: {"path": f"rows{suffix}"},
     "clients": lambda suffix: {"clients": [{"name": "a", "train": f"a{suffix}"}]},
     "repository": lambda _: {"repository": "a/b"},
@@ -58,7 +58,7 @@ SECTIONS = {
     **{
         f"{s.content} {s.location} {s.format}": {
             "name": s.content,
-            **PLACES[s.location](SUFFIXES.get(s.format, "")),
+            **SOURCES[s.location](SUFFIXES.get(s.format, "")),
             **({"format": s.format} if s.format and s.format not in SUFFIXES else {}),
         }
         for s in sources()
@@ -68,32 +68,32 @@ SECTIONS = {
 
 
 def test_the_table_below_has_every_setting():
-    assert GIVEN.keys() == CustomReader.model_fields.keys()
+    assert VALUES.keys() == CustomReader.model_fields.keys()
 
 
-@pytest.mark.parametrize("which", SECTIONS)
-def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_taken(which):
-    section = SECTIONS[which]
-    kind = group_of(section)
-    for key, default in product(set(GIVEN) - {"name", *section}, (False, True)):
-        value = CustomReader.model_fields[key].default if default else GIVEN[key]
-        if key in {"clients", "repository", "memory", "path", "format"} - kind.model_fields.keys():
+@pytest.mark.parametrize("source", SECTIONS)
+def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_taken(source):
+    section = SECTIONS[source]
+    cls = group_of(section)
+    for key, default in product(set(VALUES) - {"name", *section}, (False, True)):
+        value = CustomReader.model_fields[key].default if default else VALUES[key]
+        if key in {"clients", "repository", "memory", "path", "format"} - cls.model_fields.keys():
             continue  # they say where the data are
-        given = {"data": {**section, key: value}}
-        if key in kind.model_fields:
-            beside = BESIDE.get(key, {})
-            given["data"] |= beside
-            assert key in resolve(given).tree()["data"] or value is None
-            if beside:
-                alone = {**section, key: value}
+        settings = {"data": {**section, key: value}}
+        if key in cls.model_fields:
+            required = REQUIRED.get(key, {})
+            settings["data"] |= required
+            assert key in resolve(settings).tree()["data"] or value is None
+            if required:
+                incomplete = {**section, key: value}
                 with pytest.raises(ConfigError, match=f"^data.{key}: only for "):
-                    resolve({"data": alone})
+                    resolve({"data": incomplete})
                 assert key not in resolve({"data": section}).tree()["data"]
         else:
             with pytest.raises(
                 ConfigError, match=rf"^data\.{key}: no setting of .*; remove it, it is for "
             ) as fault:
-                resolve(given)
+                resolve(settings)
             assert "\n" not in str(fault.value)
 
 
@@ -111,9 +111,9 @@ def test_all_misplaced_and_wrong_settings_are_named_at_once():
                 "rounds": 0,
             }
         )
-    said = str(fault.value)
+    message = str(fault.value)
     assert all(
-        key in said
+        key in message
         for key in ("data.window: ", "data.header: ", "data.resize = 0", "'data.pth'", "rounds = 0")
     )
 
@@ -133,24 +133,24 @@ def test_moments_are_settings_of_the_optimizers_that_have_them(name):
 
 
 @pytest.mark.parametrize(
-    ("section", "record", "beside"),
+    ("section", "record", "required"),
     [
         ("membership", Membership, {"unseen": (1,)}),
         ("", Config, {"lr_schedule": "steps", "lr_milestones": (2,)}),
     ],
 )
 def test_a_setting_without_the_one_that_it_belongs_to_is_refused_also_with_its_default(
-    section, record, beside
+    section, record, required
 ):
-    def tree(given):
-        return {section: given} if section else given
+    def tree(settings):
+        return {section: settings} if section else settings
 
     for key in record().idle():
         default = record.model_fields[key].default
         with pytest.raises(ConfigError, match=f"^{section}{'.' * bool(section)}{key}: only for "):
             resolve(tree({key: default}))
         assert (
-            flat(resolve(tree({key: default, **beside})).tree())[
+            flat(resolve(tree({key: default, **required})).tree())[
                 f"{section}.{key}".removeprefix(".")
             ]
             == default
@@ -164,27 +164,27 @@ def test_a_gain_is_for_runs_that_stop_early():
     assert resolve({"stop": {"patience": 3}}).stop == Stop(patience=3)
 
 
-@pytest.mark.parametrize("which", SECTIONS)
-def test_written_settings_are_read_as_the_same(which):
-    config = resolve({"data": SECTIONS[which]})
+@pytest.mark.parametrize("source", SECTIONS)
+def test_written_settings_are_read_as_the_same(source):
+    config = resolve({"data": SECTIONS[source]})
     assert resolve(config.tree()) == config
 
 
-def seen(settings):
+def spied(settings):
     """The same settings, and the set of those that are looked at."""
-    looked = set()
+    names = set()
 
-    def look(self, name):
+    def record_name(self, name):
         if name in type(self).model_fields:
-            looked.add(name)
+            names.add(name)
         return object.__getattribute__(self, name)
 
-    kind = type(settings)
-    spy = type(kind.__name__, (kind,), {"__getattribute__": look, "__module__": __name__})
-    made = spy.model_construct(**{key: getattr(settings, key) for key in kind.model_fields})
+    cls = type(settings)
+    spy = type(cls.__name__, (cls,), {"__getattribute__": record_name, "__module__": __name__})
+    copied = spy.model_construct(**{key: getattr(settings, key) for key in cls.model_fields})
     if isinstance(settings, InMemory):
-        made._content = settings._content
-    return made, looked
+        copied._content = settings._content
+    return copied, names
 
 
 def written(folder):
@@ -226,8 +226,8 @@ def written(folder):
     commit = {"repository": "a/b", "revision": "0" * 40}
     rows = pd.read_csv(folder / "a.csv")
     rows["shot"] = [(folder / "images" / "a" / "0.png").read_bytes()] * len(rows)
-    for kind, drop in (("rows", ["shot"]), ("shots", ["text"])):
-        path = folder / "datasets--a--b/snapshots" / commit["revision"] / kind / "train.parquet"
+    for subset, drop in (("rows", ["shot"]), ("shots", ["text"])):
+        path = folder / "datasets--a--b/snapshots" / commit["revision"] / subset / "train.parquet"
         path.parent.mkdir(parents=True)
         rows.drop(columns=drop).to_parquet(path)
     hub = {**commit, "subset": "rows"}
@@ -278,7 +278,7 @@ def written(folder):
     }
 
 
-NAMED = {
+NAMES = {
     "csv-text": {"name": "text"},
     "manifest": {"name": "images"},
     "idx": {"name": "images", "format": "idx"},
@@ -287,7 +287,7 @@ SELECTORS = {"name", "format", "memory"}  # by which the section is read
 
 
 @pytest.mark.parametrize(
-    "which",
+    "source",
     [
         "digits",
         "csv",
@@ -306,19 +306,19 @@ SELECTORS = {"name", "format", "memory"}  # by which the section is read
         "hub images",
     ],
 )
-def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypatch):
+def test_a_kind_of_data_looks_at_each_of_its_settings(source, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     # in this process, where reads of settings are seen
     for module in (hub_dataset, image_stack, transfer):
         monkeypatch.setattr(module, "read_in_child", lambda work, *_: work())
-    looked, settings = set(), None
-    for section in written(tmp_path)[which]:
+    names, settings = set(), None
+    for section in written(tmp_path)[source]:
         settings = (
             section
             if isinstance(section, InMemory)
-            else data_settings(**{**NAMED.get(which, {}), **section})
+            else data_settings(**{**NAMES.get(source, {}), **section})
         )
-        spy, found = seen(settings)
+        spy, names_of_one = spied(settings)
         dataset = read(spy)
         dataset = dataset.learn(dataset, np.arange(dataset.n_train)) if dataset.learn else dataset
         for split in ("official", "pooled"):
@@ -326,5 +326,5 @@ def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypat
                 len(divide(dataset, spy.model_copy(update={"split": split}), None, 1, 0).clients)
                 == 1
             )
-        looked |= found
-    assert type(settings).model_fields.keys() - looked - SELECTORS == set()
+        names |= names_of_one
+    assert type(settings).model_fields.keys() - names - SELECTORS == set()

@@ -36,16 +36,16 @@ def read(path, **options):
     return dict(zip(columns.names, cells, strict=True)), columns.notes
 
 
-def note(notes, *words):
+def note(notes, *texts):
     """The only note with all these words."""
-    (line,) = [line for line in notes if all(word in line for word in words)]
+    (line,) = [line for line in notes if all(text in line for text in texts)]
     return line
 
 
-def refused(path, *words, **options):
+def refused(path, *texts, **options):
     with pytest.raises(DataError) as error:
         read(path, **options)
-    assert all(word in str(error.value) for word in (path.name, *words)), str(error.value)
+    assert all(text in str(error.value) for text in (path.name, *texts)), str(error.value)
 
 
 def xlsx(folder, rows, patterns=(), merged=(), change=lambda book: None):
@@ -71,9 +71,9 @@ def xls(folder, rows, errors=()):
     sheet = book.add_sheet("Daten")
     for i, row in enumerate(rows):
         for k, value in enumerate(row):
-            form = "DD.MM.YYYY HH:MM" if isinstance(value, date) else "General"
+            number_format = "DD.MM.YYYY HH:MM" if isinstance(value, date) else "General"
             if value is not None:
-                sheet.write(i, k, value, xlwt.easyxf(num_format_str=form))
+                sheet.write(i, k, value, xlwt.easyxf(num_format_str=number_format))
     for i, k in errors:
         sheet.row(i).set_cell_error(k, 0x2A)  # #N/A
     path = folder / "a.xls"
@@ -94,8 +94,8 @@ def ods_cell(value, **options):
     if value is None:
         return TableCell()
     if type(value) in TYPES:
-        kind, attribute, text = TYPES[type(value)]
-        options = {"valuetype": kind, attribute: text(value), **options}
+        value_type, attribute, text = TYPES[type(value)]
+        options = {"valuetype": value_type, attribute: text(value), **options}
     cell = TableCell(**{"valuetype": "string", **options})
     cell.addElement(P(text=str(value)))
     return cell
@@ -119,13 +119,13 @@ def ods(folder, rows):
 def rewritten(path, name, *replacements):
     """The file with texts of one of its members replaced."""
     with zipfile.ZipFile(path) as archive:
-        members = {each: archive.read(each) for each in archive.namelist()}
+        members = {member: archive.read(member) for member in archive.namelist()}
     for old, new in replacements:
         assert old in members[name], members[name]
         members[name] = members[name].replace(old, new)
     with zipfile.ZipFile(path, "w") as archive:
-        for each, content in members.items():
-            archive.writestr(each, content)
+        for member, content in members.items():
+            archive.writestr(member, content)
     return path
 
 
@@ -213,9 +213,9 @@ def _errors_of_xls(folder):
 @CASES.line("X8")
 def _formulas(folder):
     path = xlsx(folder, [["a", "b"], ["=1+1", '="x"']])
-    one = b"<f>1+1</f><v></v>", b"<f>1+1</f><v>2</v>"
-    two = b'<c r="B2"><f>"x"</f><v></v></c>', b'<c r="B2" t="str"><f>"x"</f><v>x</v></c>'
-    rewritten(path, SHEET, *(_plain(pair) for pair in (one, two)))
+    number = b"<f>1+1</f><v></v>", b"<f>1+1</f><v>2</v>"
+    text = b'<c r="B2"><f>"x"</f><v></v></c>', b'<c r="B2" t="str"><f>"x"</f><v>x</v></c>'
+    rewritten(path, SHEET, *(_plain(pair) for pair in (number, text)))
     rewritten(path, "xl/workbook.xml", (b'fullCalcOnLoad="1"', b""))
     assert read(path) == ({"a": ["2"], "b": ["x"]}, ())
 
@@ -346,8 +346,8 @@ def _empty_row(folder):
 
 @CASES.line("X19")
 def _row_names(folder):
-    for start in (0, 1):
-        cells, notes = read(xlsx(folder, [[None, "a"], [start, 5], [start + 1, 6]]))
+    for number in (0, 1):
+        cells, notes = read(xlsx(folder, [[None, "a"], [number, 5], [number + 1, 6]]))
         assert cells == {"a": ["5", "6"]}
         note(notes, "number the rows", "left out: A")
     refused(xlsx(folder, [[None, "a"], [7, 5], [3, 6]]), "column A", "no name")
@@ -387,17 +387,17 @@ def _encrypted():
     """The container in which Excel stores a workbook with a password: a CFB file, version 3, with
     the streams EncryptionInfo and EncryptedPackage, after [MS-CFB].
     """
-    free, end, fat = b"\xff" * 4, b"\xfe\xff\xff\xff", b"\xfd\xff\xff\xff"
+    free, end_of_chain, fat = b"\xff" * 4, b"\xfe\xff\xff\xff", b"\xfd\xff\xff\xff"
     header = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(16)
     header += b"\x3e\0\3\0\xfe\xff\x09\0\x06\0" + bytes(10)
     header += (1).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(4)
-    header += (4096).to_bytes(4, "little") + end + bytes(4) + end + bytes(4)
+    header += (4096).to_bytes(4, "little") + end_of_chain + bytes(4) + end_of_chain + bytes(4)
     header += bytes(4) + free * 108
-    table = fat + end + b"".join(
-        end if k == 9 else (k + 3).to_bytes(4, "little") if k < 9 else end if k == 17
+    table = fat + end_of_chain + b"".join(
+        end_of_chain if k == 9 else (k + 3).to_bytes(4, "little") if k < 9 else end_of_chain if k == 17
         else (k + 3).to_bytes(4, "little") for k in range(18)
     )  # fmt: skip
-    entries = [_entry("Root Entry", 5, free, free, (1).to_bytes(4, "little"), end, 0)]
+    entries = [_entry("Root Entry", 5, free, free, (1).to_bytes(4, "little"), end_of_chain, 0)]
     entries.append(
         _entry("EncryptionInfo", 2, (2).to_bytes(4, "little"), free, free, b"\2\0\0\0", 4096)
     )
@@ -406,10 +406,10 @@ def _encrypted():
     return header + table.ljust(512, b"\xff") + directory + bytes(16 * 512)
 
 
-def _entry(name, kind, left, right, child, start, size):
+def _entry(name, object_type, left, right, child, sector, size):
     text = name.encode("utf-16-le")
-    out = text.ljust(64, b"\0") + (len(text) + 2).to_bytes(2, "little") + bytes([kind, 1])
-    return out + left + right + child + bytes(36) + start + size.to_bytes(8, "little")
+    entry = text.ljust(64, b"\0") + (len(text) + 2).to_bytes(2, "little") + bytes([object_type, 1])
+    return entry + left + right + child + bytes(36) + sector + size.to_bytes(8, "little")
 
 
 @CASES.line("X23")
@@ -436,11 +436,11 @@ def _rounded(folder):
 @CASES.line("X27")
 def _raised(folder):
     """Excel keeps 7 with a footnote 2 as a text; libraries read 72. Letters are errors anyway."""
-    for place in ("superscript", "subscript", "baseline"):
+    for alignment in ("superscript", "subscript", "baseline"):
 
-        def change(book, place=place):
+        def change(book, alignment=alignment):
             for address, text in (("A3", "7"), ("B3", "kg/m")):
-                run = TextBlock(InlineFont(vertAlign=place), "2")
+                run = TextBlock(InlineFont(vertAlign=alignment), "2")
                 book.active[address] = CellRichText(text, run)
 
         path = xlsx(folder, [["a", "unit"], [5, "kg"], [7, "kg"]], change=change)
@@ -448,7 +448,7 @@ def _raised(folder):
         for source in (path, _with_shared_texts(path)):
             cells, notes = read(source)
             assert cells == {"a": ["5", "72"], "unit": ["kg", "kg/m2"]}
-            assert len(notes) == (place != "baseline")
+            assert len(notes) == (alignment != "baseline")
             assert all("raised or lowered digits" in x and x.endswith(": A3") for x in notes)
 
 
@@ -506,10 +506,10 @@ def test_a_table_of_any_shape_comes_back(write, tmp_path_factory, data):
     columns = spreadsheets.read(path, None)
     cells = zip(*(array.to_pylist() for array in columns.arrays), strict=True)
     expected = [tuple(EXPECTED.get(type(v), str)(v) for v in row) for row in rows]
-    assert [tuple(row) for row in cells] == [tuple(map(_same, row)) for row in expected]
+    assert [tuple(row) for row in cells] == [tuple(map(_excel_text, row)) for row in expected]
 
 
-def _same(text):
+def _excel_text(text):
     return {"1e+15": str(10**15)}.get(text, text)
 
 
@@ -561,13 +561,13 @@ def test_clients_are_sheets_of_one_workbook(tmp_path):
     assert data.x[:, 0].tolist() == [20, 30, 40, 50, 60]
     assert data.owners.names == ("north", "south")
     assert data.owners.client.tolist() == [0, 0, 1, 1, 1]
-    one = data_settings(path=f"{path}#North", label_column="died")
-    assert read_data(one).x[:, 0].tolist() == [20, 30]
-    assert data_files(one) == (path,)
-    for sheet, words in (("Nort", r"'Nort'.*North"), ("", r"North, Süd 1\.5.*\.xlsx#")):
+    north = data_settings(path=f"{path}#North", label_column="died")
+    assert read_data(north).x[:, 0].tolist() == [20, 30]
+    assert data_files(north) == (path,)
+    for sheet, message in (("Nort", r"'Nort'.*North"), ("", r"North, Süd 1\.5.*\.xlsx#")):
         path_of_sheet = f"{path}#{sheet}" if sheet else path
         section = [{"name": "north", "train": path_of_sheet}]
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_data(data_settings(clients=section, label_column="died"))
 
 

@@ -29,9 +29,9 @@ def read(path, **settings):
     return dict(zip(columns.names, cells, strict=True)), columns.notes
 
 
-def note(notes, *words):
+def note(notes, *texts):
     """The only note with all these words."""
-    (line,) = [line for line in notes if all(word in line for word in words)]
+    (line,) = [line for line in notes if all(text in line for text in texts)]
     return line
 
 
@@ -62,10 +62,10 @@ def sas(folder, name):
     return path
 
 
-def refused(path, *words, **settings):
+def refused(path, *texts, **settings):
     with pytest.raises(DataError) as error:
         read(path, **settings)
-    assert all(word in str(error.value) for word in (path.name, *words)), str(error.value)
+    assert all(text in str(error.value) for text in (path.name, *texts)), str(error.value)
 
 
 @CASES.line("S1")
@@ -134,7 +134,7 @@ def _transport_numbers(folder):
 def _spss_dates(folder):
     moment = datetime(2024, 3, 1, 10, 30, 5, 250000)
     stored = (moment - datetime(1582, 10, 14)) / timedelta(seconds=1)
-    names = {f"d{k}": form for k, form in enumerate(
+    names = {f"d{k}": pattern for k, pattern in enumerate(
         ["DATE11", "ADATE10", "EDATE10", "SDATE10", "MOYR8", "QYR8", "JDATE7", "WKYR10"])}  # fmt: skip
     moments = {"t0": "DATETIME23.2", "t1": "YMDHMS19"}
     frame = {name: [stored, np.nan] for name in names | moments}
@@ -149,9 +149,9 @@ def _spss_dates(folder):
 def _stata_dates(folder):
     path = folder / "a.dta"
     day = datetime(2024, 8, 14, 10, 30)
-    kinds = ["td", "tc", "tw", "tm", "tq", "th"]
-    frame = pd.DataFrame({kind: [day, pd.NaT] for kind in kinds})
-    frame.to_stata(path, write_index=False, convert_dates={kind: kind for kind in kinds})
+    units = ["td", "tc", "tw", "tm", "tq", "th"]
+    frame = pd.DataFrame({unit: [day, pd.NaT] for unit in units})
+    frame.to_stata(path, write_index=False, convert_dates={unit: unit for unit in units})
     cells, _ = read(path)
     assert cells == {
         "td": [date(2024, 8, 14), None],
@@ -306,12 +306,12 @@ def _foreign(folder):
     path = folder / "idl.sav"
     path.write_bytes(b"SR\0\4" + bytes(100))
     refused(path, "SPSS", "save it again")
-    whole = sav(folder, {"a": [1.5] * 99}).read_bytes()
+    content = sav(folder, {"a": [1.5] * 99}).read_bytes()
     path = folder / "cut.sav"
-    path.write_bytes(whole[: -len(whole) // 4])
+    path.write_bytes(content[: -len(content) // 4])
     refused(path, "SPSS", "save it again")
     path = folder / "a.sav.gz"
-    path.write_bytes(gzip.compress(whole))
+    path.write_bytes(gzip.compress(content))
     refused(path, "unpack")
 
 

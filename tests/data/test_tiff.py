@@ -24,8 +24,8 @@ needs_codecs = pytest.mark.skipif(
 GRAY = np.arange(120).reshape(10, 12)
 
 
-def written(tmp_path, values, **how):
-    tifffile.imwrite(tmp_path / "1.tif", values, **how)
+def written(tmp_path, values, **options):
+    tifffile.imwrite(tmp_path / "1.tif", values, **options)
     return tmp_path / "1.tif"
 
 
@@ -53,14 +53,14 @@ def error(path):
 @needs_codecs
 @pytest.mark.parametrize("compression", [None, "zlib", "lzw", "zstd", "packbits"])
 @pytest.mark.parametrize(
-    ("stored", "held"),
+    ("stored", "expected"),
     [("u1", "u1"), ("i1", "i2"), ("u2", "u2"), ("i2", "i2"), ("u4", "f4"), ("i4", "f4"), ("i8", "f4"),
      ("f2", "f4"), ("f4", "f4"), ("f8", "f4")],
 )  # fmt: skip
-def test_every_number_type_in_every_compression(tmp_path, stored, held, compression):
+def test_every_number_type_in_every_compression(tmp_path, stored, expected, compression):
     raw = GRAY.astype(stored)
     x = pixels(written(tmp_path, raw, compression=compression))
-    assert x.dtype == held
+    assert x.dtype == expected
     np.testing.assert_array_equal(x[..., 0], raw)
 
 
@@ -94,12 +94,12 @@ def test_few_bits_are_shown_as_eight_and_are_labels_as_stored(tmp_path, bits, fa
     assert ("scaled" in notes(path)) == (bits > 1)
 
 
-@pytest.mark.parametrize("how", [{"byteorder": ">"}, {"bigtiff": True}, {"tile": (16, 16)}, {"rowsperstrip": 3},
+@pytest.mark.parametrize("options", [{"byteorder": ">"}, {"bigtiff": True}, {"tile": (16, 16)}, {"rowsperstrip": 3},
                                  {"byteorder": ">", "bigtiff": True, "tile": (16, 16), "compression": "zlib"}])  # fmt: skip
 @pytest.mark.parametrize("stored", ["u1", "u2", "f4"])
-def test_every_arrangement_of_the_bytes(tmp_path, stored, how):
+def test_every_arrangement_of_the_bytes(tmp_path, stored, options):
     raw = np.tile(GRAY, (3, 4)).astype(stored)
-    np.testing.assert_array_equal(pixels(written(tmp_path, raw, **how))[..., 0], raw)
+    np.testing.assert_array_equal(pixels(written(tmp_path, raw, **options))[..., 0], raw)
 
 
 # colours and channels
@@ -126,12 +126,12 @@ def test_the_alpha_channel_is_left_out_with_a_note(tmp_path):
         path = written(tmp_path, raw.astype(stored), photometric="rgb", extrasamples=["unassalpha"])
         np.testing.assert_array_equal(pixels(path), raw[..., :3])
         assert "alpha" in notes(path)
-    two = written(
+    two_channels = written(
         tmp_path, raw[..., :2].astype("u1"), photometric="minisblack", planarconfig="contig",
         extrasamples=["unassalpha"],
     )  # fmt: skip
-    np.testing.assert_array_equal(pixels(two), raw[..., :1])
-    assert labels_of(two, (10, 12), 256).shape == (10, 12)
+    np.testing.assert_array_equal(pixels(two_channels), raw[..., :1])
+    assert labels_of(two_channels, (10, 12), 256).shape == (10, 12)
 
 
 @pytest.mark.parametrize("largest", [255, 65535])
@@ -149,14 +149,14 @@ def test_a_palette_is_colours_in_images_and_numbers_in_masks(tmp_path, largest):
 
 @pytest.mark.parametrize("stored", ["u1", "u2"])
 def test_inks_become_rgb_with_a_note(tmp_path, stored):
-    most = np.iinfo(stored).max
+    top = np.iinfo(stored).max
     raw = np.zeros((2, 3, 4), stored)
-    raw[0, 0], raw[0, 1], raw[1, 0] = (most, 0, 0, 0), (0, 0, 0, most), (0, most, most, 0)
+    raw[0, 0], raw[0, 1], raw[1, 0] = (top, 0, 0, 0), (0, 0, 0, top), (0, top, top, 0)
     path = written(tmp_path, raw, photometric="separated")
     x = pixels(path)
     assert x.dtype == stored
-    assert x[0, :2].tolist() == [[0, most, most], [0, 0, 0]]
-    assert x[1, :2].tolist() == [[most, 0, 0], [most, most, most]]
+    assert x[0, :2].tolist() == [[0, top, top], [0, 0, 0]]
+    assert x[1, :2].tolist() == [[top, 0, 0], [top, top, top]]
     assert "CMYK" in notes(path)
 
 
@@ -202,26 +202,26 @@ def test_the_range_of_packed_numbers_is_that_of_their_bits(tmp_path):
 
 
 def test_a_boolean_mask_is_as_it_was_written(tmp_path):
-    drawn = np.zeros((10, 12), bool)
-    drawn[2:5, 2:5] = True
-    np.testing.assert_array_equal(labels_of(written(tmp_path, drawn), (10, 12), 2), drawn)
-    Image.fromarray(drawn).save(tmp_path / "1.tif")
-    np.testing.assert_array_equal(labels_of(tmp_path / "1.tif", (10, 12), 2), drawn)
+    labels = np.zeros((10, 12), bool)
+    labels[2:5, 2:5] = True
+    np.testing.assert_array_equal(labels_of(written(tmp_path, labels), (10, 12), 2), labels)
+    Image.fromarray(labels).save(tmp_path / "1.tif")
+    np.testing.assert_array_equal(labels_of(tmp_path / "1.tif", (10, 12), 2), labels)
 
 
 @pytest.mark.parametrize("stored", ["i1", "u2", "i4", "u4", "i8", "f4", "f8"])
 def test_a_mask_of_any_type_is_read(tmp_path, stored):
-    drawn = (GRAY % 3).astype(stored)
+    labels = (GRAY % 3).astype(stored)
     for white in ("minisblack", "miniswhite"):
-        path = written(tmp_path, drawn, photometric=white)
-        np.testing.assert_array_equal(labels_of(path, (10, 12), 3), drawn)
+        path = written(tmp_path, labels, photometric=white)
+        np.testing.assert_array_equal(labels_of(path, (10, 12), 3), labels)
 
 
 @given(arrays.arrays(st.sampled_from(["u1", "u2", "i4", "?"]), st.tuples(st.integers(1, 9), st.integers(1, 9)),
                      elements=st.integers(0, 1)))  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
-def test_masks_of_any_size(tmp_path, drawn):
-    np.testing.assert_array_equal(labels_of(written(tmp_path, drawn), drawn.shape, 2), drawn)
+def test_masks_of_any_size(tmp_path, labels):
+    np.testing.assert_array_equal(labels_of(written(tmp_path, labels), labels.shape, 2), labels)
 
 
 # orientation
@@ -245,7 +245,7 @@ def test_orientation_as_pillow_turns_it(tmp_path, orientation, stored):
 def test_pages_without_names_are_refused_with_their_number(tmp_path):
     for raw in (np.zeros((7, 10, 12), np.uint8), np.zeros((7, 10, 12), np.float64)):
         message = error(written(tmp_path, raw, photometric="minisblack"))
-        assert all(word in message for word in ("7 pages", "QYX", "7 x 10 x 12"))
+        assert all(text in message for text in ("7 pages", "QYX", "7 x 10 x 12"))
     pages = [Image.new("L", size) for size in ((6, 4), (3, 2))]
     pages[0].save(tmp_path / "1.tif", save_all=True, append_images=pages[1:])
     assert "2 pages" in error(tmp_path / "1.tif")
@@ -296,15 +296,15 @@ def test_time_is_refused_by_its_axis(tmp_path):
 
 
 def test_a_mask_of_a_stack_is_a_volume(tmp_path):
-    drawn = (STACK % 3).astype(np.uint8)
-    path = written(tmp_path, drawn, imagej=True, metadata={"axes": "ZYX"})
-    np.testing.assert_array_equal(tiff.labels(path)[..., 0], drawn)
+    labels = (STACK % 3).astype(np.uint8)
+    path = written(tmp_path, labels, imagej=True, metadata={"axes": "ZYX"})
+    np.testing.assert_array_equal(tiff.labels(path)[..., 0], labels)
 
 
 def test_smaller_copies_in_the_file_are_left_out_with_a_note(tmp_path):
     with tifffile.TiffWriter(tmp_path / "1.tif") as file:
-        for step, kind in ((1, 0), (2, 1)):
-            file.write(GRAY[::step, ::step].astype("u1"), photometric="minisblack", subfiletype=kind, metadata=None)  # fmt: skip
+        for step, page_type in ((1, 0), (2, 1)):
+            file.write(GRAY[::step, ::step].astype("u1"), photometric="minisblack", subfiletype=page_type, metadata=None)  # fmt: skip
     np.testing.assert_array_equal(pixels(tmp_path / "1.tif")[..., 0], GRAY)
     assert "1 smaller copies" in notes(tmp_path / "1.tif")
 
@@ -313,9 +313,9 @@ def test_smaller_copies_in_the_file_are_left_out_with_a_note(tmp_path):
 def test_a_file_that_starts_with_a_smaller_copy_is_refused(tmp_path, inside):
     """As cameras write: a thumbnail first, and the picture in another page or within its tags."""
     with tifffile.TiffWriter(tmp_path / "1.tif") as file:
-        for step, kind in ((2, 1), (1, 0)):
-            file.write(GRAY[::step, ::step].astype("u1"), photometric="minisblack", subfiletype=kind,
-                       subifds=int(inside and kind), metadata=None)  # fmt: skip
+        for step, page_type in ((2, 1), (1, 0)):
+            file.write(GRAY[::step, ::step].astype("u1"), photometric="minisblack", subfiletype=page_type,
+                       subifds=int(inside and page_type), metadata=None)  # fmt: skip
     assert "smaller copy" in error(tmp_path / "1.tif")
 
 
@@ -329,13 +329,13 @@ def test_a_missing_decoder_is_named_with_its_extra(tmp_path, monkeypatch):
         raise ValueError("<COMPRESSION.ZSTD: 50000> requires the 'imagecodecs' package")
 
     monkeypatch.setattr(tifffile.TiffPageSeries, "asarray", asarray)
-    assert all(word in error(path) for word in ("ZSTD", "imagecodecs", "extra decoders"))
+    assert all(text in error(path) for text in ("ZSTD", "imagecodecs", "extra decoders"))
 
 
-@pytest.mark.parametrize("how", [{}, {"compression": "zlib"}, {"compression": "zlib", "predictor": True}])  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}, {"compression": "zlib", "predictor": True}])  # fmt: skip
 @pytest.mark.parametrize("stored", ["u1", "u2", "i2", "f4"])
-def test_numbers_are_those_of_pillow(tmp_path, stored, how):
-    path = written(tmp_path, GRAY.astype(stored), **how)
+def test_numbers_are_those_of_pillow(tmp_path, stored, options):
+    path = written(tmp_path, GRAY.astype(stored), **options)
     np.testing.assert_array_equal(pixels(path)[..., 0], np.asarray(Image.open(path)))
 
 

@@ -20,7 +20,7 @@ from pomona.scenario import Scenario
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra transformers")
 
-WORDS = ["<s>", "<pad>", "</s>", "<unk>", "fine", "quick", "slow", "rude", "##ly", "stay"]
+TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "fine", "quick", "slow", "rude", "##ly", "stay"]
 TEXTS = ["Fine stay", "slowly, quickly", "rude", "", "unknown fine fine fine fine fine fine"]
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,23 +32,23 @@ def _no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("it asked the network"))
 
 
-def made(folder, padding="<pad>"):
+def write_tokenizer(folder, padding="<pad>"):
     """A word-piece tokenizer of ten tokens, written by the package; the padding token is its second."""
-    numbers = {word: k for k, word in enumerate(WORDS)}
-    kind = tokenizers.Tokenizer(tokenizers.models.WordPiece(numbers, unk_token="<unk>"))
-    kind.normalizer = tokenizers.normalizers.Lowercase()
-    kind.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    ends = [("<s>", 0), ("</s>", 2)]
-    kind.post_processor = tokenizers.processors.TemplateProcessing(
-        "<s> $A </s>", special_tokens=ends
+    numbers = {token: k for k, token in enumerate(TOKENS)}
+    core = tokenizers.Tokenizer(tokenizers.models.WordPiece(numbers, unk_token="<unk>"))
+    core.normalizer = tokenizers.normalizers.Lowercase()
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = [("<s>", 0), ("</s>", 2)]
+    core.post_processor = tokenizers.processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=special
     )
-    given = {"pad_token": padding} if padding else {}
-    found = transformers.PreTrainedTokenizerFast(tokenizer_object=kind, unk_token="<unk>", **given)
-    found.save_pretrained(folder)
-    return found
+    options = {"pad_token": padding} if padding else {}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", **options)
+    fast.save_pretrained(folder)
+    return fast
 
 
-def reviews(folder, **over):
+def reviews(folder, **changes):
     lines = [f"{('good', 'bad')[k % 2]},{('fine', 'slow')[k % 2]} stay quickly" for k in range(40)]
     (folder / "reviews.csv").write_text("\n".join(["mood,text", *lines]) + "\n")
     return {
@@ -58,39 +58,39 @@ def reviews(folder, **over):
         "text_columns": ["text"],
         "sequence_length": LENGTH,
         "tokenizer": str(folder / "tokens"),
-        **over,
+        **changes,
     }
 
 
 def test_tokens_are_those_of_the_package_with_padding_and_0_exchanged(tmp_path):
-    theirs = made(tmp_path)
-    told = theirs(TEXTS, padding="max_length", truncation=True, max_length=LENGTH)
-    ids, mask = np.array(told["input_ids"]), np.array(told["attention_mask"], bool)
+    theirs = write_tokenizer(tmp_path)
+    encoded = theirs(TEXTS, padding="max_length", truncation=True, max_length=LENGTH)
+    ids, mask = np.array(encoded["input_ids"]), np.array(encoded["attention_mask"], bool)
     ours = from_setting(str(tmp_path))
-    found = ours.encode(TEXTS, LENGTH, 0.5)
-    assert (ours.padding, ours.vocabulary) == (1, len(WORDS))
-    assert found.dtype == np.int32
-    assert np.array_equal(found != 0, mask)
-    assert np.array_equal(np.array([1, 0, *range(2, 10)])[found], ids)
+    tokens = ours.encode(TEXTS, LENGTH, 0.5)
+    assert (ours.padding, ours.vocabulary) == (1, len(TOKENS))
+    assert tokens.dtype == np.int32
+    assert np.array_equal(tokens != 0, mask)
+    assert np.array_equal(np.array([1, 0, *range(2, 10)])[tokens], ids)
 
 
 def test_a_text_cut_shorter_than_the_special_tokens_keeps_its_length(tmp_path):
-    made(tmp_path)
+    write_tokenizer(tmp_path)
     assert from_setting(str(tmp_path)).encode(TEXTS, 1, 0.5).shape == (len(TEXTS), 1)
 
 
-@pytest.mark.parametrize("kind", ["roberta", "fasttext"])
-def test_a_model_takes_texts_without_the_folder_and_with_the_tokens_of_its_training(kind, tmp_path):
-    theirs = made(tmp_path / "tokens")
+@pytest.mark.parametrize("name", ["roberta", "fasttext"])
+def test_a_model_takes_texts_without_the_folder_and_with_the_tokens_of_its_training(name, tmp_path):
+    theirs = write_tokenizer(tmp_path / "tokens")
     model = (
-        {"name": kind, "width": 8}
-        if kind == "fasttext"
-        else {"name": f"transformers:{kind}", "args": SMALL}
+        {"name": name, "width": 8}
+        if name == "fasttext"
+        else {"name": f"transformers:{name}", "args": SMALL}
     )
-    given = Config(
+    config = Config(
         method="fedavg-ft", data=reviews(tmp_path), model=model, clients=2, rounds=1, lr=0.1, workers=1,
     )  # fmt: skip
-    kept = pomona.run(given, tmp_path / "run")
+    run = pomona.run(config, tmp_path / "run")
     assert pomona.load(tmp_path / "run").config["data"]["tokenizer"] == str(tmp_path / "tokens")
     for path in (tmp_path / "tokens").iterdir():
         path.unlink()
@@ -100,11 +100,11 @@ def test_a_model_takes_texts_without_the_folder_and_with_the_tokens_of_its_train
     assert np.array_equal(x, loaded.about.tokenizer.encode(TEXTS, LENGTH, 0.5))
     ids = theirs(TEXTS[0])["input_ids"]
     assert [*x[0, : len(ids)]] == [{0: 1, 1: 0}.get(number, number) for number in ids]
-    assert np.array_equal(loaded.outputs(x), PersonalModel.of(kept, 0).outputs(x))
+    assert np.array_equal(loaded.outputs(x), PersonalModel.of(run, 0).outputs(x))
 
 
 def test_a_public_tokenizer_releases_no_words(tmp_path):
-    made(tmp_path / "tokens")
+    write_tokenizer(tmp_path / "tokens")
     base = {"rounds": 1, "clients": 2, "lr": 0.1, "model": "fasttext", "method": "fedavg"}
     private = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "epsilon_budget": 1e9}
     names = ["sample-counts", "metrics", "class-names"]
@@ -119,7 +119,7 @@ def test_a_public_tokenizer_releases_no_words(tmp_path):
 
 
 def test_a_network_with_another_padding_token_is_refused(tmp_path):
-    made(tmp_path / "tokens")
+    write_tokenizer(tmp_path / "tokens")
     model = {"name": "transformers:bert", "args": SMALL}
     base = {"data": reviews(tmp_path), "clients": 2, "lr": 0.1, "method": "fedavg"}
     with pytest.raises(ConfigError, match=r"model\.args\.pad_token_id = 0, .* set .*=1"):
@@ -130,9 +130,9 @@ def test_a_network_with_another_padding_token_is_refused(tmp_path):
 
 def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    place = tmp_path / "models--mine--tokens/snapshots" / COMMIT
-    made(place)
-    assert from_setting(f"mine/tokens@{COMMIT}") == from_setting(str(place))
+    folder = tmp_path / "models--mine--tokens/snapshots" / COMMIT
+    write_tokenizer(folder)
+    assert from_setting(f"mine/tokens@{COMMIT}") == from_setting(str(folder))
     with pytest.raises(ConfigError, match=f"a branch may move, .*here are: {COMMIT}"):
         from_setting("mine/tokens@main")
     with pytest.raises(DataError, match=f"fetch it: hf download other/tokens --revision {COMMIT}"):
@@ -140,7 +140,7 @@ def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("file", "beside", "message"),
+    ("file", "config", "message"),
     [
         (None, None, "No such file"),
         ("{", None, "cannot be used"),
@@ -151,20 +151,20 @@ def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path,
         ("x" * (2**24 + 1), None, "the limit is 16777216"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(file, beside, message, tmp_path):
-    made(tmp_path / "good", padding=None)
-    for path, text in (("tokenizer.json", file), ("tokenizer_config.json", beside)):
+def test_what_is_no_tokenizer_is_refused(file, config, message, tmp_path):
+    write_tokenizer(tmp_path / "good", padding=None)
+    for path, text in (("tokenizer.json", file), ("tokenizer_config.json", config)):
         if text is not None:
             (tmp_path / path).write_text(text or (tmp_path / "good" / path).read_text())
     with pytest.raises(ConfigError, match=message):
         from_setting(str(tmp_path))
 
 
-@pytest.mark.parametrize("part", ["post_processor", "model"])
-def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(part, tmp_path, capfd):
-    made(tmp_path)
+@pytest.mark.parametrize("section", ["post_processor", "model"])
+def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(section, tmp_path, capfd):
+    write_tokenizer(tmp_path)
     tree = json.loads((tmp_path / "tokenizer.json").read_text())
-    if part == "model":
+    if section == "model":
         del tree["model"]["vocab"]["<unk>"]
     else:
         tree["post_processor"]["special_tokens"] = {}
@@ -176,21 +176,21 @@ def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(part, tmp
 
 
 def test_a_models_tokenizer_must_be_that_of_its_network(tmp_path):
-    made(tmp_path / "tokens")
+    write_tokenizer(tmp_path / "tokens")
     run = pomona.run(
         Config(method="fedavg", data=reviews(tmp_path), model="fasttext", clients=2, rounds=1, lr=0.1, workers=1)
     )  # fmt: skip
-    about = PersonalModel.of(run, 0).about
-    tree = json.loads(about.tokenizer.file)
+    metadata = PersonalModel.of(run, 0).about
+    tree = json.loads(metadata.tokenizer.file)
     tree["model"]["vocab"]["more"] = 2**31 + 5
-    other = about.model_copy(update={"tokenizer": Tokenizer(file=json.dumps(tree), padding=1)})
+    changed = metadata.model_copy(update={"tokenizer": Tokenizer(file=json.dumps(tree), padding=1)})
     (tmp_path / "new.txt").write_text("more\n")
     with pytest.raises(DataError, match="other tokens"):
-        samples(tmp_path / "new.txt", other)
+        samples(tmp_path / "new.txt", changed)
 
 
 def test_its_vocabulary_is_its_own(tmp_path):
-    made(tmp_path / "tokens")
+    write_tokenizer(tmp_path / "tokens")
     assert "SHA-256" in read(data_settings(**reviews(tmp_path))).notes[0]
     with pytest.raises(ConfigError, match=r"data\.tokenizer has its own vocabulary"):
         data_settings(**reviews(tmp_path, vocabulary_size=99))
@@ -198,7 +198,7 @@ def test_its_vocabulary_is_its_own(tmp_path):
 
 @pytest.mark.parametrize(("times", "refused"), [(3, False), (12, True)])
 def test_replacements_that_lengthen_a_text_without_end_are_refused(times, refused, tmp_path):
-    made(tmp_path)
+    write_tokenizer(tmp_path)
     file = json.loads((tmp_path / "tokenizer.json").read_text())
     double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}  # counts as 3
     file["normalizer"] = {"type": "Sequence", "normalizers": [double] * times}

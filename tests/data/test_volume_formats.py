@@ -23,7 +23,7 @@ sitk = pytest.importorskip("SimpleITK")
 VOLUMES, DICOM = Cases("Volumes"), Cases("DICOM")
 
 
-def each(function, values, folder):
+def apply_each(function, values, folder):
     """Call a test with each value, in a folder of its own."""
     for k, value in enumerate(values):
         (folder / str(k)).mkdir()
@@ -92,7 +92,7 @@ def two_affines(tmp):
 
 @VOLUMES.line("V5")
 def other_grids(tmp):
-    each(grids.test_a_mask_on_another_grid_is_refused, grids.DIFFERENT, tmp)
+    apply_each(grids.test_a_mask_on_another_grid_is_refused, grids.DIFFERENT, tmp)
     grids.test_a_mask_of_another_size_is_refused(tmp)
 
 
@@ -137,11 +137,11 @@ def segments_of_slicer(tmp):
         image.SetMetaData(f"Segment{k}_Name", name)
         image.SetMetaData(f"Segment{k}_LabelValue", str(k + 1))
     sitk.WriteImage(image, str(tmp / "m.seg.nrrd"))
-    drawn = np.array([0, 2, 1], np.uint8)[grids.voxels(tmp / "m.seg.nrrd")]
+    expected = np.array([0, 2, 1], np.uint8)[grids.voxels(tmp / "m.seg.nrrd")]
     file = opened(tmp / "m.seg.nrrd")
     names = ("rest", "liver", "tumour")
     mask = masks.read(tmp / "m.seg.nrrd", file, names)
-    np.testing.assert_array_equal(mask.classes, drawn)
+    np.testing.assert_array_equal(mask.classes, expected)
     assert mask.notes == ()
     mask = masks.read(tmp / "m.seg.nrrd", file, ("a", "b", "c"))
     assert "by number" in mask.notes[0]
@@ -212,7 +212,7 @@ def monochrome(tmp):
 
 @DICOM.line("D6")
 def display(tmp):
-    each(scales.test_what_is_not_applied_is_noted, scales.NOTED, tmp)
+    apply_each(scales.test_what_is_not_applied_is_noted, scales.NOTED, tmp)
 
 
 @DICOM.line("D7")
@@ -222,7 +222,7 @@ def units(tmp):
 
 @DICOM.line("D8")
 def order(tmp):
-    each(slices.test_files_are_recognised_by_their_content, ["some", "all", "bare"], tmp)
+    apply_each(slices.test_files_are_recognised_by_their_content, ["some", "all", "bare"], tmp)
     slices.test_a_series_without_positions_says_so(tmp / "numbers")
 
 
@@ -238,7 +238,7 @@ def films(tmp):
 
 @DICOM.line("D11")
 def no_block(tmp):
-    each(slices.test_slices_that_form_no_block, slices.BAD, tmp)
+    apply_each(slices.test_slices_that_form_no_block, slices.BAD, tmp)
     slices.test_time_points_in_one_file_are_refused_by_name(tmp)
 
 
@@ -249,7 +249,7 @@ def odd_blocks(tmp):
         slices.test_uneven_distances_are_noted,
         slices.test_files_fewer_than_the_header_counts_are_noted,
     )
-    each(lambda folder, test: test(folder), tests, tmp)
+    apply_each(lambda folder, test: test(folder), tests, tmp)
 
 
 @DICOM.line("D13")
@@ -265,8 +265,8 @@ def segmented(tmp):
 
 @DICOM.line("D14")
 def by_name(tmp):
-    for kind in segments.KINDS:
-        segments.test_segments_are_classes_by_name(tmp, segmented(tmp), kind, ("Lesion", "Liver"))
+    for name in segments.TYPES:
+        segments.test_segments_are_classes_by_name(tmp, segmented(tmp), name, ("Lesion", "Liver"))
 
 
 @DICOM.line("D15")

@@ -146,33 +146,33 @@ def test_a_mask_lies_on_its_series(tmp_path, writer):
     assert not [note for note in data.notes if "m." in note]
 
 
-def moved(affine, matrix=None, by=(0, 0, 0)):
-    out = np.array(affine)
+def shifted(affine, matrix=None, shift=(0, 0, 0)):
+    result = np.array(affine)
     if matrix is not None:
-        out[:3, :3] = matrix @ out[:3, :3]
-    out[:3, 3] += by
-    return out
+        result[:3, :3] = matrix @ result[:3, :3]
+    result[:3, 3] += shift
+    return result
 
 
 COS, SIN = np.cos(np.deg2rad(2)), np.sin(np.deg2rad(2))
 DIFFERENT = {
     "identity": (np.eye(4), ("of 1 x 1 x 1 mm", "of 3 x 2 x 2 mm")),
-    "shifted by half a voxel": (moved(CT, by=(1, 0, 0)), ("(-11, -9, 0)", "(-10, -9, 0)")),
-    "a slice higher": (moved(CT, by=(0, 0, 3)), ("from (-11, -9, 0)", "from (-11, -9, 3)")),
-    "mirrored": (moved(CT, np.diag([-1.0, 1, 1])), ("on axes LPS", "on axes RPS")),
-    "rotated": (moved(CT, np.array([[COS, -SIN, 0], [SIN, COS, 0], [0, 0, 1]])), ("turned by 2 degrees",)),
+    "shifted by half a voxel": (shifted(CT, shift=(1, 0, 0)), ("(-11, -9, 0)", "(-10, -9, 0)")),
+    "a slice higher": (shifted(CT, shift=(0, 0, 3)), ("from (-11, -9, 0)", "from (-11, -9, 3)")),
+    "mirrored": (shifted(CT, np.diag([-1.0, 1, 1])), ("on axes LPS", "on axes RPS")),
+    "rotated": (shifted(CT, np.array([[COS, -SIN, 0], [SIN, COS, 0], [0, 0, 1]])), ("turned by 2 degrees",)),
     "other voxels": (CT * [1.05, 1, 1, 1], ("of 3 x 2 x 2.1 mm",)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_a_mask_on_another_grid_is_refused(tmp_path, case):
-    affine, words = DIFFERENT[case]
+    affine, messages = DIFFERENT[case]
     image = nifti(tmp_path / "i.nii.gz", patient())
     mask = nifti(tmp_path / "m.nii.gz", (patient() == 1000).astype(np.uint8), affine)
     with pytest.raises(DataError, match=r"grids .*m\.nii\.gz .*i\.nii\.gz differ") as fault:
         pair(tmp_path, image, mask)
-    assert all(word in str(fault.value) for word in words), str(fault.value)
+    assert all(message in str(fault.value) for message in messages), str(fault.value)
 
 
 def test_a_mask_of_another_size_is_refused(tmp_path):
@@ -184,7 +184,7 @@ def test_a_mask_of_another_size_is_refused(tmp_path):
 
 def test_rounding_in_headers_is_no_difference(tmp_path):
     """A qform holds an angle in 32 bits; DICOM has 16 characters a number."""
-    affine = moved(CT, np.array([[COS, -SIN, 0], [SIN, COS, 0], [0, 0, 1]]))
+    affine = shifted(CT, np.array([[COS, -SIN, 0], [SIN, COS, 0], [0, 0, 1]]))
     image = nifti(tmp_path / "i.nii.gz", patient(), affine)
     mask = nibabel.Nifti1Image((patient() == 1000).astype(np.uint8).transpose(2, 1, 0), None)
     mask.set_qform(affine, 1)
@@ -233,7 +233,7 @@ def test_scaled_labels_are_rounded_or_refused_with_the_scale(tmp_path):
 def test_sform_and_qform_that_differ_are_noted(tmp_path):
     image = nibabel.Nifti1Image(patient().transpose(2, 1, 0), CT)
     image.set_sform(CT, 1)
-    image.set_qform(moved(CT, np.diag([-1.0, 1, 1])), 1)
+    image.set_qform(shifted(CT, np.diag([-1.0, 1, 1])), 1)
     nibabel.save(image, tmp_path / "i.nii")
     np.testing.assert_array_equal(voxels(tmp_path / "i.nii"), patient()[:, ::-1, ::-1])
     assert "sform and qform" in opened(tmp_path / "i.nii").notes[0]

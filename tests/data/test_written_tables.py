@@ -80,9 +80,9 @@ def test_every_writer_gives_the_same_data(name, tmp_path, expected):
     assert data.owners.names == ("Nord", "Ost", "Sued")
 
 
-@pytest.mark.parametrize("make", [pl.from_pandas, pa.Table.from_pandas, duckdb.from_df])
-def test_every_frame_gives_the_same_data(make, expected):
-    assert read(from_frame(make(PATIENTS), **ROLES)).fingerprint == expected.fingerprint
+@pytest.mark.parametrize("convert", [pl.from_pandas, pa.Table.from_pandas, duckdb.from_df])
+def test_every_frame_gives_the_same_data(convert, expected):
+    assert read(from_frame(convert(PATIENTS), **ROLES)).fingerprint == expected.fingerprint
 
 
 def test_columns_of_files_meet_by_name(tmp_path):
@@ -106,10 +106,8 @@ def test_a_folder_of_parts_is_one_table(program, tmp_path, expected):
     assert any("are read as one table" in note and "site" in note for note in data.notes)
     assert data.owners.names == expected.owners.names
     for client in range(3):
-        one, other = (
-            np.sort(each.x[each.owners.client == client], axis=0) for each in (data, expected)
-        )
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+        a, b = (np.sort(d.x[d.owners.client == client], axis=0) for d in (data, expected))
+        np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 def test_parts_with_a_header_each_meet_by_name(tmp_path):
@@ -154,7 +152,7 @@ def test_a_folder_has_files_of_one_format_and_its_settings(tmp_path):
     (tmp_path / "a.csv").write_text("age;y\n20;0\n30;1\n")
     PATIENTS[["age", "y"]].to_excel(tmp_path / "b.xlsx", index=False)
     message = refused(tmp_path, separator="semicolon")
-    assert all(word in message for word in ("2 formats", "a.csv", "b.xlsx", "data.path"))
+    assert all(text in message for text in ("2 formats", "a.csv", "b.xlsx", "data.path"))
     (tmp_path / "a.csv").unlink()
     for settings in ({"separator": "semicolon"}, {"encoding": "cp1252"}):
         message = refused(tmp_path, **settings)
@@ -171,10 +169,10 @@ def test_a_partition_of_a_number_keeps_its_text(tmp_path):
     assert (data.owners.names, len(data)) == (("01", "1", "02"), N)
 
 
-@pytest.mark.parametrize("kind", [pa.decimal128(30, 3), pa.float16()], ids=str)
-def test_a_column_without_gaps_of_a_type_that_arrow_cannot_join_empty(tmp_path, kind):
+@pytest.mark.parametrize("arrow_type", [pa.decimal128(30, 3), pa.float16()], ids=str)
+def test_a_column_without_gaps_of_a_type_that_arrow_cannot_join_empty(tmp_path, arrow_type):
     values = pa.array(np.arange(N) % 5.0)
-    columns = {"v": values.cast(kind), "y": PATIENTS["y"]}
+    columns = {"v": values.cast(arrow_type), "y": PATIENTS["y"]}
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     data = table(tmp_path / "a.parquet", classes=["0", "1"])
     assert np.array_equal(data.x[:, 0], np.arange(N) % 5)
@@ -202,7 +200,7 @@ def test_points_part_thousands_where_the_decimal_mark_is_a_comma(tmp_path):
     assert data.x.tolist() == [[0.5, 787], [1.25, 1145], [0.75, 12345678]]
     assert any("marks of thousands" in note and "plt (2)" in note for note in data.notes)
     message = refused(tmp_path / "de.csv", client_column="site")
-    assert all(word in message for word in ("data.decimal", "'0,5' in crp", "'1.145' in plt"))
+    assert all(text in message for text in ("data.decimal", "'0,5' in crp", "'1.145' in plt"))
 
 
 @pytest.mark.parametrize("cell", ["1.5", "0.350", "1.1455", "1.145.2"])
@@ -243,16 +241,16 @@ def test_percent_signs_are_named(tmp_path):
 
 
 def test_a_file_of_a_model_is_read_by_the_same_rules(tmp_path):
-    about = ModelMetadata(
+    metadata = ModelMetadata(
         client="A", model="m", network={"name": "logistic"}, kind="table", input_shape=(2,),
         outputs=2, vocabulary=0, words=(), targets="classes", classes=("0", "1"), labels=(),
         columns=("crp", "plt"), others=("site", "y"), shift=(0.0,), scale=(1.0,),
         target_shift=(0.0,), target_scale=(1.0,), form=TableForm(decimal="comma"),
     )  # fmt: skip
     (tmp_path / "a.csv").write_text(GERMAN)
-    assert inputs.read(tmp_path / "a.csv", about).x.tolist()[1] == [1.25, 1145]
+    assert inputs.read(tmp_path / "a.csv", metadata).x.tolist()[1] == [1.25, 1145]
     pl.DataFrame({"plt": [1145], "crp": [1.25]}).write_parquet(tmp_path / "b.parquet")
-    assert inputs.read(tmp_path / "b.parquet", about).x.tolist() == [[1.25, 1145]]
+    assert inputs.read(tmp_path / "b.parquet", metadata).x.tolist() == [[1.25, 1145]]
 
 
 @pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
@@ -269,8 +267,8 @@ def test_the_line_that_excel_reads_is_obeyed(tmp_path, line):
 
 def test_row_names_of_r_are_left_out(tmp_path):
     PATIENTS.to_csv(tmp_path / "a.csv")
-    whole = (tmp_path / "a.csv").read_text()
-    for text in (whole, whole.removeprefix(",")):  # of write.csv and pandas, and of write.table
+    content = (tmp_path / "a.csv").read_text()
+    for text in (content, content.removeprefix(",")):  # of write.csv and pandas, and of write.table
         data = table(tmp_path / "a.csv", text, **ROLES)
         assert (data.columns, len(data)) == (("age", "crp", "sex=F", "sex=M"), N)
         assert any("row names" in note for note in data.notes)
@@ -317,15 +315,15 @@ def test_records_of_redcap_with_several_rows_are_explained(tmp_path, header):
     record = header.partition(",")[0]
     rows = [f"{k},base,,,{20 + k},{k % 2}\n{k},base,labs,1,,\n" for k in range(9)]
     text, path = f"{header},age,y\n" + "".join(rows), tmp_path / "redcap.csv"
-    words = "instrument", "data.unlabelled=drop", f"data.group_column='{record}'"
+    hints = "instrument", "data.unlabelled=drop", f"data.group_column='{record}'"
     message = refused(path, text)
-    assert all(word in message for word in words)
-    kept = {"unlabelled": "drop", "keep_columns": ("age",)}
-    assert not any("several rows for each" in note for note in table(path, **kept).notes)
+    assert all(hint in message for hint in hints)
+    settings = {"unlabelled": "drop", "keep_columns": ("age",)}
+    assert not any("several rows for each" in note for note in table(path, **settings).notes)
     filled = text.replace(",,\n", ",50,1\n")
-    notes = [n for n in table(path, filled, **kept).notes if "several rows for each" in n]
-    assert all(word in notes[0] for word in words)
-    grouped = table(path, group_column=record, **kept).notes
+    notes = [n for n in table(path, filled, **settings).notes if "several rows for each" in n]
+    assert all(hint in notes[0] for hint in hints)
+    grouped = table(path, group_column=record, **settings).notes
     assert not any("several rows for each" in note for note in grouped)
 
 
@@ -341,7 +339,7 @@ def test_a_column_without_values_in_the_rows_that_are_kept_is_noted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("start", "name"),
+    ("magic", "name"),
     [
         (b"$FL2@(#) SPSS DATA FILE", "SPSS"),
         (b"<stata_dta><header><release>118", "Stata"),
@@ -357,8 +355,8 @@ def test_a_column_without_values_in_the_rows_that_are_kept_is_noted(tmp_path):
         (b"BZh91AY", "compressed"),
     ],
 )
-def test_a_file_of_another_format_is_named(tmp_path, start, name):
-    (tmp_path / "a.csv").write_bytes(start + b"\n\x00\x01\n")
+def test_a_file_of_another_format_is_named(tmp_path, magic, name):
+    (tmp_path / "a.csv").write_bytes(magic + b"\n\x00\x01\n")
     message = refused(tmp_path / "a.csv")
     assert name in message
     assert "not CSV" in message
@@ -375,17 +373,17 @@ def test_a_value_that_cannot_be_a_measurement_is_refused(tmp_path):
         frame = pd.DataFrame({"age": [40.0, value], "y": [0, 1]})
         frame.to_parquet(tmp_path / "t.parquet")
         x = np.array([[40.0], [value]])
-        for make in (
+        for construct in (
             lambda frame=frame: from_frame(frame, label_column="y"),
             lambda: data_settings(name="table", path=tmp_path / "t.parquet", label_column="y"),
             lambda x=x: from_arrays(x, [0, 1]),
             lambda x=x: from_arrays(x[:1].repeat(2, 0), x[:, 0], targets="regression"),
         ):
             if good:
-                read(make())
+                read(construct())
                 continue
             with pytest.raises(DataError, match=r"row 1|row 2"):
-                read(make())
+                read(construct())
 
 
 def test_lines_above_the_names(tmp_path):
@@ -412,14 +410,14 @@ def test_numbers_of_32_bits_are_those_of_csv(tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-@pytest.mark.parametrize("kind", ["duration", "time"])
-def test_times_and_durations_are_seconds(kind, unit, tmp_path):
-    if kind == "duration":
+@pytest.mark.parametrize("quantity", ["duration", "time"])
+def test_times_and_durations_are_seconds(quantity, unit, tmp_path):
+    if quantity == "duration":
         arrow_type = pa.duration(unit)
     else:
         arrow_type = (pa.time32 if unit in {"s", "ms"} else pa.time64)(unit)
     stored = [timedelta(seconds=60 * k) for k in range(N)]
-    if kind == "time":
+    if quantity == "time":
         stored = [(datetime(2000, 1, 1) + entry).time() for entry in stored]
     frame = pa.table({"age": pa.array(stored, arrow_type), "y": [k % 2 for k in range(N)]})
     parquet.write_table(frame, tmp_path / "t.parquet")
@@ -456,27 +454,27 @@ def test_each_line_of_the_document_has_a_test():
     assert all(callable(globals()[name]) for name in TESTS.values())
 
 
-FAR = {  # a date that Python cannot represent, next to ordinary ones
+OUT_OF_RANGE = {  # a date that Python cannot represent, next to ordinary ones
     "date32": pa.array(np.where(np.arange(N) == 3, 2**31 - 1, np.arange(N)).astype(np.int32)).view(
         pa.date32()
     ),
     **{
-        str(kind): pa.array(np.where(np.arange(N) == 3, 2**62, np.arange(N))).view(kind)
-        for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.duration("s"))
+        str(unit): pa.array(np.where(np.arange(N) == 3, 2**62, np.arange(N))).view(unit)
+        for unit in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.duration("s"))
     },
 }
 
 
-@pytest.mark.parametrize("kind", FAR)
-def test_a_date_out_of_range_is_named_not_a_traceback(kind, tmp_path):
+@pytest.mark.parametrize("arrow_type", OUT_OF_RANGE)
+def test_a_date_out_of_range_is_named_not_a_traceback(arrow_type, tmp_path):
     path = tmp_path / "a.parquet"
-    frame = pa.Table.from_pandas(PATIENTS).append_column("seen", FAR[kind])
+    frame = pa.Table.from_pandas(PATIENTS).append_column("seen", OUT_OF_RANGE[arrow_type])
     parquet.write_table(frame, path)
     reason = refused(path, **ROLES)
     assert "seen" in reason
     data = table(path, drop_columns=("seen",), **ROLES)
     assert len(data.x) == N
-    if kind != "duration[s]":
+    if arrow_type != "duration[s]":
         dated = refused(path, time_column="seen", **ROLES)
         assert "out of range" in dated
         assert "seen" in dated

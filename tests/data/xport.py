@@ -31,8 +31,8 @@ def _padded(content):
 
 def library(*members):
     """A file with data sets of ``member``."""
-    start = _header("LIBRARY") + _record("SAS     SAS     SASLIB  9.4     X64_10PR")
-    return start + _record("01MAR24:10:00:00") + b"".join(members)
+    header = _header("LIBRARY") + _record("SAS     SAS     SASLIB  9.4     X64_10PR")
+    return header + _record("01MAR24:10:00:00") + b"".join(members)
 
 
 def member(name, columns, rows, encoding="ascii"):
