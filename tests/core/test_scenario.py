@@ -38,33 +38,33 @@ def test_texts_know_the_words_of_training_rows_alone(tmp_path):
         )
     )
     train = np.concatenate([c.train for c in scenario.partition.clients])
-    others = np.setdiff1d(np.arange(60), train)
-    assert len(others)
+    untrained = np.setdiff1d(np.arange(60), train)
+    assert len(untrained)
     assert set(scenario.dataset.words) == {"common", *(f"word{k}" for k in train)}
     assert scenario.dataset.vocabulary == len(train) + 3
     # the most frequent word, an unknown one, padding
-    assert (scenario.dataset.x[others] == [2, 1, 0]).all()
+    assert (scenario.dataset.x[untrained] == [2, 1, 0]).all()
     assert (scenario.dataset.x[train] != 1).all()
 
 
 def test_each_asker_gets_the_common_initial_row_in_memory_of_its_own():
     scenario = Scenario.prepare(tiny("fedavg"))
     first = scenario.initial()
-    drawn = ParameterSpace(scenario.module()).pack(scenario.module())
-    assert torch.equal(first, drawn)
+    packed = ParameterSpace(scenario.module()).pack(scenario.module())
+    assert torch.equal(first, packed)
     first.zero_()
-    assert torch.equal(scenario.initial(), drawn)
+    assert torch.equal(scenario.initial(), packed)
 
 
 def test_initial_models_follow_the_seed_and_leave_the_global_generator_alone():
     torch.manual_seed(5)
-    before = torch.random.get_rng_state()
-    one, two = (Scenario.prepare(tiny("fedavg", seed=s)).initial for s in (0, 1))
-    assert torch.equal(one(), one())
-    assert not torch.equal(one(), two())
-    assert not torch.equal(one(0), one(1))
-    assert torch.equal(one(1), one(1))
-    assert torch.equal(torch.random.get_rng_state(), before)
+    random_state = torch.random.get_rng_state()
+    first, second = (Scenario.prepare(tiny("fedavg", seed=s)).initial for s in (0, 1))
+    assert torch.equal(first(), first())
+    assert not torch.equal(first(), second())
+    assert not torch.equal(first(0), first(1))
+    assert torch.equal(first(1), first(1))
+    assert torch.equal(torch.random.get_rng_state(), random_state)
 
 
 def test_clients_are_counted_where_the_data_names_them(tmp_path):
@@ -87,12 +87,12 @@ def test_batchnorm_with_one_sample_is_refused_by_layer_and_client(tmp_path):
     files = []
     for name, n in (("many", 9), ("lone", 1)):
         images = np.zeros((n, 8, 8), dtype=np.uint8)
-        for part in ("train", "test"):
-            np.savez(tmp_path / f"{name}-{part}.npz", x=images, y=np.arange(n) % 3)
+        for split in ("train", "test"):
+            np.savez(tmp_path / f"{name}-{split}.npz", x=images, y=np.arange(n) % 3)
         files.append(
             {
                 "name": name,
-                **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")},
+                **{split: str(tmp_path / f"{name}-{split}.npz") for split in ("train", "test")},
             }
         )
     config = tiny(

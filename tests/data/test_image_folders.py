@@ -54,14 +54,14 @@ def notes(data):
     return " ".join(data.notes)
 
 
-BOTH = ["benign", "malign"]
+CLASSES = ["benign", "malign"]
 
 
 def test_folders_of_the_same_names_are_classes_of_sites(tmp_path):
     data = dataset(tree(tmp_path, "North+South+West/benign+malign"))
     assert (data.classes, len(data)) == (("benign", "malign"), 12)
-    assert by_site(data) == dict.fromkeys(("North", "South", "West"), (BOTH, [4, 0, 0]))
-    assert all(word in notes(data) for word in ("North, South, West", "benign, malign", "clients"))
+    assert by_site(data) == dict.fromkeys(("North", "South", "West"), (CLASSES, [4, 0, 0]))
+    assert all(text in notes(data) for text in ("North, South, West", "benign, malign", "clients"))
     assert data.groups is None
 
 
@@ -69,10 +69,10 @@ def test_folders_of_the_same_names_are_classes_of_sites(tmp_path):
     "pattern", ["North+South/{part}/benign+malign", "{part}/North+South/benign+malign"]
 )
 def test_sites_with_parts(tmp_path, pattern):
-    for part, n in (("train", 4), ("val", 1), ("test", 2)):
-        tree(tmp_path, pattern.format(part=part), n=n)
+    for split, n in (("train", 4), ("val", 1), ("test", 2)):
+        tree(tmp_path, pattern.format(part=split), n=n)
     data = dataset(tmp_path)
-    assert by_site(data) == dict.fromkeys(("North", "South"), (BOTH, [8, 2, 4]))
+    assert by_site(data) == dict.fromkeys(("North", "South"), (CLASSES, [8, 2, 4]))
     assert data.n_train == 20
 
 
@@ -128,7 +128,7 @@ def test_folders_of_unclear_meaning_are_refused_with_the_setting(tmp_path, patte
 
 def test_names_of_classes_decide(tmp_path):
     tree(tmp_path, "North/benign+malign")
-    assert dataset(tmp_path, classes=BOTH).owners.names == ("North",)
+    assert dataset(tmp_path, classes=CLASSES).owners.names == ("North",)
     assert dataset(tmp_path, classes=["North"]).owners is None
 
 
@@ -201,7 +201,7 @@ def test_slices_of_one_patient_are_kept_together_by_the_header(tmp_path):
 def test_one_identifier_for_all_is_not_used(tmp_path):
     data = dataset(slices(tmp_path, [("a", "ANON"), ("b", "ANON")]))
     assert data.groups is None
-    assert all(word in notes(data) for word in ("'ANON'", "not used", "column group"))
+    assert all(text in notes(data) for text in ("'ANON'", "not used", "column group"))
 
 
 def test_identifiers_that_are_all_different_need_no_word(tmp_path):
@@ -226,10 +226,10 @@ def test_a_patient_for_training_and_testing_is_noted(tmp_path):
 def test_folders_of_patients_are_not_taken_for_classes_in_silence(tmp_path):
     """As in an archive's export: PATIENT/STUDY/SERIES/files."""
     slices(tmp_path, [("P1/study/se1", "P1"), ("P2/study/se1", "P2")])
-    words = "each class has the files of one patient"
-    assert words in notes(dataset(tmp_path, folders=["class"]))
+    note = "each class has the files of one patient"
+    assert note in notes(dataset(tmp_path, folders=["class"]))
     slices(tmp_path, [("P1/study/se2", "P1"), ("P2/study/se2", "P3")])
-    assert words not in notes(dataset(tmp_path, folders=["class"]))
+    assert note not in notes(dataset(tmp_path, folders=["class"]))
 
 
 @pytest.mark.parametrize("session", ["", "ses-1", "ses-*"])
@@ -289,7 +289,7 @@ def test_the_column_group_counts_before_headers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "texts"),
     [
         ("1.svs", b"II*\0", ("whole-slide", "tiles")),
         ("1.heic", b"?", ("HEIF", "PNG")),
@@ -303,7 +303,7 @@ def test_the_column_group_counts_before_headers(tmp_path):
         ("1.jpg", bytes(128) + b"DICM" + bytes(20), ("DICOM", ".dcm")),
     ],
 )
-def test_other_files_are_named_with_what_to_do(tmp_path, name, content, words):
+def test_other_files_are_named_with_what_to_do(tmp_path, name, content, texts):
     tree(tmp_path, "a+b")
     (tmp_path / "a" / name).write_bytes(content)
     with pytest.raises(DataError) as folder:
@@ -312,7 +312,7 @@ def test_other_files_are_named_with_what_to_do(tmp_path, name, content, words):
     with pytest.raises(DataError) as listed:
         dataset(tmp_path / "m.csv")
     for fault in (folder, listed):
-        assert all(word in str(fault.value) for word in (name, *words))
+        assert all(text in str(fault.value) for text in (name, *texts))
 
 
 @pytest.mark.parametrize("name", ["IM0001", "CT.1.2.840.5"])
@@ -386,7 +386,7 @@ def test_a_folder_of_the_decathlon_is_images_with_masks(decathlon):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "texts"),
     [
         ({"training": []}, ("'training'", "path and mask")),
         ({"validation": 3}, ("'validation'", "path and mask")),
@@ -396,12 +396,12 @@ def test_a_folder_of_the_decathlon_is_images_with_masks(decathlon):
         ({"training": [{"image": "../x.nii.gz", "label": "y.nii.gz"}]}, ("pair 1", "within")),
     ],
 )
-def test_another_dataset_json_is_refused_with_the_remedy(decathlon, change, words):
+def test_another_dataset_json_is_refused_with_the_remedy(decathlon, change, texts):
     path = decathlon / "dataset.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises((DataError, ConfigError)) as fault:
         dataset(decathlon)
-    assert all(word in fault.value.line() for word in words)
+    assert all(text in fault.value.line() for text in texts)
 
 
 # formats of other packages

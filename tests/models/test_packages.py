@@ -32,7 +32,7 @@ SWIN = {
 }
 
 
-def needs(first):
+def require(first):
     """Skip if a package is missing, or its binaries are for another PyTorch."""
     try:
         import_module(first)
@@ -49,9 +49,9 @@ def _no_network(monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", refused)
 
 
-def network(name, shape=(3, 32, 32), outputs=5, make=build, **args):
-    needs(name.partition(":")[0])
-    return make(ModelSettings(name=name, args=args), shape, outputs)
+def network(name, shape=(3, 32, 32), outputs=5, construct=build, **args):
+    require(name.partition(":")[0])
+    return construct(ModelSettings(name=name, args=args), shape, outputs)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def network(name, shape=(3, 32, 32), outputs=5, make=build, **args):
     ],
 )
 def test_a_network_fits_outputs_and_channels(name, shape, args):
-    made = network(name, shape, **args)
+    ours = network(name, shape, **args)
     with torch.no_grad():
-        assert made.eval()(torch.zeros(2, *shape)).shape == (2, 5)
+        assert ours.eval()(torch.zeros(2, *shape)).shape == (2, 5)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_arguments_that_would_fetch_or_unpickle_are_refused(args):
         network("monai:DenseNet", **args)
 
 
-@pytest.mark.parametrize("make", [build, outline])
+@pytest.mark.parametrize("construct", [build, outline])
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -158,9 +158,9 @@ def test_arguments_that_would_fetch_or_unpickle_are_refused(args):
         ({"block_config": [10**6]}, f"more than {MODULES} modules"),
     ],
 )
-def test_sizes_are_bounded_before_anything_is_made_of_them(make, args, message):
+def test_sizes_are_bounded_before_anything_is_made_of_them(construct, args, message):
     with pytest.raises(ConfigError, match=message):
-        network("monai:DenseNet", (1, 8, 8), make=make, **args)
+        network("monai:DenseNet", (1, 8, 8), construct=construct, **args)
 
 
 def test_no_memory_is_taken_for_weights_that_would_not_fit():
@@ -188,7 +188,7 @@ def test_a_package_that_cannot_be_imported_is_said_in_one_line(first, tmp_path, 
 
 def partly(name, tmp_path, args, train="head"):
     """One round of FedAvg on digits; returns the folder and client 0's model."""
-    needs(name.partition(":")[0])
+    require(name.partition(":")[0])
     keys = {"method": "fedavg", "clients": 2, "rounds": 1, "lr": 0.1, "workers": 1}
     data = {"name": "digits", "train_limit": 60, "test_limit": 20}
     run = pomona.run(
@@ -221,10 +221,10 @@ def test_buffers_that_are_in_no_file_are_computed_again(tmp_path):
     there.
     """
     _, model = partly("timm:swin_tiny_patch4_window7_224", tmp_path, SWIN, train="all")
-    made = network("timm:swin_tiny_patch4_window7_224", (1, 8, 8), 10, **SWIN)
-    expected, found = dict(made.named_buffers()), dict(model.module.named_buffers())
-    assert expected.keys() - made.state_dict().keys()
-    assert all(torch.equal(found[name], buffer) for name, buffer in expected.items())
+    ours = network("timm:swin_tiny_patch4_window7_224", (1, 8, 8), 10, **SWIN)
+    expected, loaded = dict(ours.named_buffers()), dict(model.module.named_buffers())
+    assert expected.keys() - ours.state_dict().keys()
+    assert all(torch.equal(loaded[name], buffer) for name, buffer in expected.items())
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_buffers_that_are_in_no_file_are_computed_again(tmp_path):
     ],
 )
 def test_the_frozen_part_is_cut_off(name, args):
-    needs(name.partition(":")[0])
-    made = build(ModelSettings(name=name, args=args, train="head"), (3, 32, 32), 5)
-    found = split_network(made, torch.zeros(1, 3, 32, 32))
-    last = [part for part in made.modules() if isinstance(part, nn.Linear)][-1]
-    assert found is not None
-    assert found.shape == (last.in_features,)
+    require(name.partition(":")[0])
+    module = build(ModelSettings(name=name, args=args, train="head"), (3, 32, 32), 5)
+    halves = split_network(module, torch.zeros(1, 3, 32, 32))
+    last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+    assert halves is not None
+    assert halves.shape == (last.in_features,)

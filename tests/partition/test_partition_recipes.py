@@ -16,9 +16,9 @@ from pomona.partition.label_skew import classes_table, dirichlet_table, patholog
 
 def test_iid_gives_every_client_the_same_of_every_class():
     data = table([40, 8, 12], [4, 8, 0])
-    made = divided(data, Iid(), 4)
-    assert np.array_equal(label_counts(made, data, "train"), [[10, 2, 3]] * 4)
-    assert np.array_equal(label_counts(made, data, "test"), [[1, 2, 0]] * 4)
+    partition = divided(data, Iid(), 4)
+    assert np.array_equal(label_counts(partition, data, "train"), [[10, 2, 3]] * 4)
+    assert np.array_equal(label_counts(partition, data, "test"), [[1, 2, 0]] * 4)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.data(), st.booleans(), st.integers(0, 2**32))
@@ -44,8 +44,8 @@ def test_pathological_of_apple_on_a_small_vector():
     6, 3 for 4.
     """
     data = table([100] * 10, [50] * 10)
-    made = divided(data, Pathological(), 12)
-    train, test = label_counts(made, data, "train"), label_counts(made, data, "test")
+    partition = divided(data, Pathological(), 12)
+    train, test = label_counts(partition, data, "train"), label_counts(partition, data, "test")
     assert np.all((train > 0).sum(axis=1) <= 2)
     assert np.all(train.sum(axis=0) == 100)
     assert np.all(test.sum(axis=0) == 50)
@@ -81,8 +81,8 @@ def test_a_class_drawn_twice_counts_twice():
 
 def test_pathological_leaves_out_classes_that_nobody_drew():
     data = table([10] * 10, [10] * 10)
-    made = divided(data, Pathological(), 3)
-    assert np.array_equal(np.sort(label_counts(made, data).sum(axis=0)), [0] * 4 + [10] * 6)
+    partition = divided(data, Pathological(), 3)
+    assert np.array_equal(np.sort(label_counts(partition, data).sum(axis=0)), [0] * 4 + [10] * 6)
 
 
 def test_pathological_shares_are_random_unless_balanced():
@@ -132,11 +132,11 @@ def test_practical_is_ten_small_shards_one_middle_and_one_large():
     likewise.
     """
     data = table([1000] * 4, [100] * 4)
-    made = divided(data, Practical(), 12)
-    train, test = label_counts(made, data, "train"), label_counts(made, data, "test")
+    partition = divided(data, Practical(), 12)
+    train, test = label_counts(partition, data, "train"), label_counts(partition, data, "test")
     assert np.array_equal(np.sort(train, axis=0), np.tile([[10]] * 10 + [[100], [800]], (1, 4)))
     assert np.array_equal(test * 10, train)
-    assert sum(sizes(made)) == 4000
+    assert sum(sizes(partition)) == 4000
     assert len({tuple(column) for column in train.T}) > 1  # drawn anew for every class
 
 
@@ -168,14 +168,14 @@ def test_groups_have_exact_sizes_and_dominating_shares():
     others (3, 3, 4).
     """
     data = table([500] * 4, [100] * 4)
-    made = divided(data, FEDAMP, 5)
-    train, test = label_counts(made, data, "train"), label_counts(made, data, "test")
+    partition = divided(data, FEDAMP, 5)
+    train, test = label_counts(partition, data, "train"), label_counts(partition, data, "test")
     assert np.array_equal(train[:2], [[40, 40, 10, 10]] * 2)
     assert np.all(train[2:, 2] == 40)
     assert np.array_equal(np.sort(train[2:, [0, 1, 3]], axis=1), [[3, 3, 4]] * 3)
     assert np.array_equal(test[:2], [[4, 4, 1, 1]] * 2)
-    assert sizes(made, "test") == [10] * 5
-    assert made.groups == (0, 0, 1, 1, 1)
+    assert sizes(partition, "test") == [10] * 5
+    assert partition.groups == (0, 0, 1, 1, 1)
 
 
 def test_the_rows_left_over_are_drawn():
@@ -191,9 +191,9 @@ def test_groups_use_up_the_data_exactly():
     each.
     """
     recipe = Groups(groups=(Group(clients=1, classes=(0, 1), n_train=12),), n_test=4)
-    made = divided(table([6, 6], [2, 2]), recipe, 1)
-    assert sizes(made) == [12]
-    assert sizes(made, "test") == [4]
+    partition = divided(table([6, 6], [2, 2]), recipe, 1)
+    assert sizes(partition) == [12]
+    assert sizes(partition, "test") == [4]
 
 
 def test_groups_name_the_class_that_is_short():
@@ -248,20 +248,20 @@ def test_balance_cap_stops_clients_that_hold_their_part():
     """Whoever holds 1/n of all rows when a class comes up gets nothing of it."""
     counts = np.full(20, 30)
     shares = dirichlet_table(6, counts, 0.3, True, stream(3, "t"))
-    held = np.cumsum(shares * counts, axis=1) - shares * counts
-    full = held >= counts.sum() / 6
-    assert full.any()
-    assert np.all(shares[full] == 0)
+    rows_before = np.cumsum(shares * counts, axis=1) - shares * counts
+    at_cap = rows_before >= counts.sum() / 6
+    assert at_cap.any()
+    assert np.all(shares[at_cap] == 0)
 
 
 @settings(max_examples=25)
 @given(st.integers(1, 8), st.integers(1, 25), st.integers(0, 2**32))
 def test_dirichlet_keeps_its_smallest_size(clients, min_size, seed):
     data = table([90, 61, 49, 100], [10, 11, 9, 0])
-    made = divided(data, Dirichlet(beta=1, min_size=min_size), clients, seed)
-    assert min(sizes(made)) >= min_size
-    assert sum(sizes(made)) == 300
-    assert sum(sizes(made, "test")) == 30
+    partition = divided(data, Dirichlet(beta=1, min_size=min_size), clients, seed)
+    assert min(sizes(partition)) >= min_size
+    assert sum(sizes(partition)) == 300
+    assert sum(sizes(partition, "test")) == 30
 
 
 def test_dirichlet_gives_up_with_what_it_reached():
@@ -288,16 +288,16 @@ def test_default_smallest_size_is_half_the_mean_for_little_data():
 def test_every_recipe_divides_each_row_at_most_once_and_by_its_seed(recipe, clients, seed):
     data = table([70, 83, 60, 91], [20, 17, 25, 31])
     try:
-        made, again, other = (
+        partition, repeated, next_seed = (
             divide(data, NO_VALIDATION, recipe, clients, s) for s in (seed, seed, seed + 1)
         )
     except DataError as fault:
         assert "no training rows" in str(fault)  # a random share below one row  # noqa: PT017
         return
-    assert made.sha256 == again.sha256
-    assert [c.train.tolist() for c in made.clients] != [c.train.tolist() for c in other.clients]
+    assert partition.sha256 == repeated.sha256
+    assert [[*c.train] for c in partition.clients] != [[*c.train] for c in next_seed.clients]
     train, test = (
-        np.concatenate([getattr(c, part) for c in made.clients]) for part in ("train", "test")
+        np.concatenate([getattr(c, s) for c in partition.clients]) for s in ("train", "test")
     )
     assert len(np.unique(train)) == len(train)
     assert len(np.unique(test)) == len(test)

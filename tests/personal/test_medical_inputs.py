@@ -83,7 +83,7 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
     assert f"{tmp_path}/all: files that are not images are left out (list.txt)" in printed.err
     write_dicom(tmp_path / "1.dcm", x[0, 0])
     Image.new("L", (3, 4)).save(tmp_path / "p.png")
-    for file, told in (
+    for file, message in (
         (
             write_nifti(tmp_path / "o.nii", x[0, :4]),
             r"o.nii has shape \(4, 4, 3, 1\), but the model takes \(5, 4, 3, 1\)",
@@ -99,7 +99,7 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
         (tmp_path / "1.dcm", r"1.dcm has shape \(4, 3, 1\)"),
         (tmp_path / "p.png", r"p.png has shape \(4, 3, 1\)"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             read(file, model.about)
 
 
@@ -164,12 +164,12 @@ def test_what_an_image_has_other_than_those_of_the_training_is_a_note(tmp_path):
         "RescaleSlope": None, "PixelSpacing": [4, 2], "ImageOrientationPatient": [-1, 0, 0, 0, -1, 0],
     }  # fmt: skip
     note = read(write_dicom(tmp_path / "b.dcm", pixels, **FLAT | changes), model.about).note
-    for told in (
+    for message in (
         "values in stored numbers, but the model was trained on HU",
         "pixels of 4 x 2 mm, but the model was trained on 2 x 1 mm",
         "rows and columns to R, A, but the model was trained on L, P",
     ):
-        assert told in note
+        assert message in note
     larger = np.repeat(np.repeat(pixels, 2, 0), 2, 1)
     note = read(write_dicom(tmp_path / "c.dcm", larger, **FLAT), model.about).note
     assert note.endswith("resized from 6 x 8 to 3 x 4 pixels, which all images of the training had")
@@ -237,9 +237,9 @@ def test_a_folder_is_read_as_in_training(tmp_path, capsys):
     names = [answer["input"] for answer in json.loads(printed.out)]
     assert names == [str(folder / "b.dcm"), str(folder / "in" / "a.dcm")]
     assert "report.dcm is a DICOM CT Image, not an image" in printed.err
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as stop:
         main(["predict", str(path), str(folder / "in" / "report.dcm")])
-    assert end.value.code
+    assert stop.value.code
 
 
 def test_all_unreadable_images_are_named_at_once(tmp_path, capsys):
@@ -248,9 +248,9 @@ def test_all_unreadable_images_are_named_at_once(tmp_path, capsys):
         write_dicom(tmp_path / "new" / f"{name}.dcm", volumes(1)[0, 0])
     for name in "bd":
         (tmp_path / "new" / f"{name}.dcm").write_bytes(b"no image")
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as stop:
         main(["predict", str(path), str(tmp_path / "new")])
-    assert end.value.code
+    assert stop.value.code
     printed = capsys.readouterr()
     assert not printed.out
     assert "new has 2 problems" in printed.err
