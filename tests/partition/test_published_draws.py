@@ -176,7 +176,7 @@ def test_the_rows_are_those_of_the_published_programs(name, real_data):
     clients=st.integers(1, 14),
     classes=st.integers(1, 4),
     rows=st.integers(0, 40),
-    held=st.integers(0, 6),
+    test_rows=st.integers(0, 6),
     k=st.integers(1, 4),
 )
 @settings(max_examples=60)
