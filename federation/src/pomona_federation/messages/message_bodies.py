@@ -362,7 +362,7 @@ class SurveyAnswer(Body):
     """A silo's answer; ``question`` is the hash of the question."""
 
     kind = "survey-answer"
-    longest = 32 * 2**20
+    longest, most_keys = 32 * 2**20, 2**18  # a text's 10^5 words are keys
     agreement: Sha256
     run: Token
     silo: SiloName

@@ -6,7 +6,7 @@ All silos consent to them.
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, FailFast, Field, StringConstraints, model_validator
 
 from pomona.core.bounds import LARGEST, Count, Line, Targets, plain
 from pomona.core.settings import Settings
@@ -41,8 +41,10 @@ SafeName = Annotated[str, AfterValidator(_safe)]
 CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
 ColumnKind = Literal["number", "date", "category"]
-Markers = Annotated[tuple[SafeName, ...], Field(max_length=50)]
-Cells = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MAX_CELLS)]
+Markers = Annotated[tuple[SafeName, ...], Field(max_length=50), FailFast()]
+Cells = Annotated[
+    tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MAX_CELLS), FailFast()
+]
 
 
 class SafeColumn(Settings):
@@ -67,7 +69,7 @@ class Numbers(SafeColumn):
         rest: rows with a missing number.
     """
 
-    values: tuple[CellValue, ...] = Field((), max_length=MAX_CELLS)
+    values: Annotated[tuple[CellValue, ...], Field(max_length=MAX_CELLS), FailFast()] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -89,7 +91,7 @@ class Names(SafeColumn):
         rest: rows with a missing or rare category.
     """
 
-    names: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
+    names: Annotated[tuple[SafeName, ...], Field(max_length=MAX_CELLS), FailFast()] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -115,7 +117,7 @@ class ColumnSpec(Settings):
     missing: Markers = ()
 
 
-ColumnSpecs = Annotated[tuple[ColumnSpec, ...], Field(max_length=MAX_COLUMNS)]
+ColumnSpecs = Annotated[tuple[ColumnSpec, ...], Field(max_length=MAX_COLUMNS), FailFast()]
 
 
 class ColumnsReply(Settings):
@@ -140,10 +142,10 @@ class ColumnsReply(Settings):
     shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field((), max_length=4)
     dtype: SampleType
     targets: Targets
-    labels: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
-    classes: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
+    labels: Annotated[tuple[SafeName, ...], Field(max_length=MAX_COLUMNS), FailFast()] = ()
+    classes: Annotated[tuple[SafeName, ...], Field(max_length=MAX_CELLS), FailFast()] = ()
     columns: ColumnSpecs
-    layout: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
+    layout: Annotated[tuple[SafeName, ...], Field(max_length=MAX_COLUMNS), FailFast()] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -199,8 +201,8 @@ class FiguresReply(Settings):
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-Edges = Annotated[tuple[CellValue, ...], Field(min_length=2, max_length=MAX_CELLS + 1)]
-CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MAX_CELLS)]
+Edges = Annotated[tuple[CellValue, ...], Field(min_length=2, max_length=MAX_CELLS + 1), FailFast()]
+CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MAX_CELLS), FailFast()]
 
 
 class Noise(Settings):
@@ -217,7 +219,7 @@ class Noise(Settings):
     epsilon: float = Field(gt=0, le=100)
     edges: dict[SafeName, Edges] = Field({}, max_length=MAX_COLUMNS)
     categories: dict[SafeName, CellNames] = Field({}, max_length=MAX_COLUMNS)
-    classes: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
+    classes: Annotated[tuple[SafeName, ...], Field(max_length=MAX_CELLS), FailFast()] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -267,7 +269,7 @@ class SurveySettings(Settings):
 
     least: int = Field(10, ge=3, le=10**6)
     cells: int = Field(100, ge=2, le=MAX_CELLS)
-    columns: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
+    columns: Annotated[tuple[SafeName, ...], Field(max_length=MAX_COLUMNS), FailFast()] = ()
     words: int = Field(20_000, ge=0, le=MAX_WORDS)
     seed: int = Field(0, ge=0, lt=2**63)
     category_share: Share = 0.01
