@@ -36,19 +36,19 @@ TREE = {
 
 def tree(**changes):
     """The settings of the federation above with changes; dots separate levels."""
-    made = copy.deepcopy(TREE)
+    settings = copy.deepcopy(TREE)
     for path, value in changes.items():
         *above, key = path.split("__")
-        part = made
+        level = settings
         for step in above:
-            part = part[int(step) if step.isdigit() else step]
-        part[key] = value
-    return made
+            level = level[int(step) if step.isdigit() else step]
+        level[key] = value
+    return settings
 
 
-def load(tmp_path, made):
+def load(tmp_path, settings):
     path = tmp_path / "federation.toml"
-    path.write_text(tomli_w.dumps(made))
+    path.write_text(tomli_w.dumps(settings))
     return Federation.load(path)
 
 
@@ -66,24 +66,24 @@ def test_what_is_read_fits_into_messages(tmp_path):
     be made.
     """
     path = tmp_path / "federation.toml"
-    for wrong in (tree(places=MAX_CLIENTS + 1), tree(run__rounds=ROUNDS)):
-        path.write_text(tomli_w.dumps(wrong))
+    for invalid in (tree(places=MAX_CLIENTS + 1), tree(run__rounds=ROUNDS)):
+        path.write_text(tomli_w.dumps(invalid))
         with pytest.raises(ConfigError):
             Federation.read(path)
     f = load(tmp_path, tree(places=MAX_CLIENTS, run__rounds=ROUNDS - 1))
-    known = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
+    fields = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
     message = Message(
-        **known, number=f.kit_terms.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places
+        **fields, number=f.kit_terms.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places
     )
     assert read(Message, message.model_dump_json()) == message
-    many = [{"name": f"s{i}"} for i in range(MAX_CLIENTS - 1)]
-    assert Federation.from_tree(tree(silo=many)).places == MAX_CLIENTS
+    silos = [{"name": f"s{i}"} for i in range(MAX_CLIENTS - 1)]
+    assert Federation.from_tree(tree(silo=silos)).places == MAX_CLIENTS
 
 
 @given(st.integers(1, 60))
 def test_the_quorum_is_the_least_majority(n):
-    made = Federation.from_tree(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
-    assert 2 * made.quorum > n >= 2 * (made.quorum - 1)
+    federation = Federation.from_tree(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
+    assert 2 * federation.quorum > n >= 2 * (federation.quorum - 1)
 
 
 def test_the_run_has_a_client_for_each_place(tmp_path):
@@ -97,7 +97,7 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrases"),
     [
         ({"nam": "x"}, ["'nam'", "name"]),
         ({"task__knd": 1}, ["task.knd", "task.kind"]),
@@ -137,18 +137,18 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
         ({"task__classes": ["a", "a"]}, ["differ"]),
         ({"task__scale": [0.0]}, ["scale", "0"]),
         ({"task__shift": [0.0, 1.0, 2.0]}, ["shift"]),
-        ({"task__words": ["a"]}, ["words", "kind = 'text'"]),
+        ({"task__words": ["a"]}, ["phrases", "kind = 'text'"]),
         ({"task__time_edges": [1.0]}, ["time_edges", "targets = 'survival'"]),
         ({"task__target_scale": [2.0]}, ["target_scale", "targets = 'regression'"]),
         ({"kind": "survey"}, ["kind = 'survey'"]),
         ({"search": {}}, ["search"]),
     ],
 )
-def test_a_mistake_names_the_file_the_key_and_near_names(tmp_path, changes, words):
+def test_a_mistake_names_the_file_the_key_and_near_names(tmp_path, changes, phrases):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, tree(**changes))
-    said = str(caught.value)
-    assert all(word in said for word in ("federation.toml", *words)), said
+    error = str(caught.value)
+    assert all(phrase in error for phrase in ("federation.toml", *phrases)), error
 
 
 # What a study may say of a run. Before a new setting is added here: it must name no file, program
@@ -177,10 +177,10 @@ def test_insecure_is_for_loopback(server):
 
 
 def test_a_missing_key_is_told_alone(tmp_path):
-    made = tree()
-    del made["silo"]
+    settings = tree()
+    del settings["silo"]
     with pytest.raises(ConfigError, match=r"federation\.toml: silo must be set$"):
-        load(tmp_path, made)
+        load(tmp_path, settings)
 
 
 # Names and addresses
@@ -249,7 +249,7 @@ def test_what_is_no_address_is_refused(tmp_path, text):
 # The agreement
 
 NUMBERS = {"task__classes": [], "task__targets": "regression", "task__outputs": 2}
-AGREED = [
+CHANGES = [
     {"name": "clinics"},
     {"places": 8},
     {"wire": "bf16"},
@@ -314,22 +314,22 @@ def agreement(**changes):
 
 
 def test_every_agreed_key_has_a_say_in_the_agreement():
-    hashes = [agreement(), *(agreement(**change) for change in AGREED)]
+    hashes = [agreement(), *(agreement(**change) for change in CHANGES)]
     assert len(set(hashes)) == len(hashes)
-    named = {key for change in AGREED for key in change}
-    assert {key.removeprefix("task__") for key in named if key.startswith("task__")} == set(
+    keys = {key for change in CHANGES for key in change}
+    assert {key.removeprefix("task__") for key in keys if key.startswith("task__")} == set(
         TaskSettings.model_fields
     )
 
 
 def test_addresses_deadlines_and_the_roster_have_none():
     assert {agreement(**change) for change in OPEN} == {agreement()}
-    named = {key.split("__")[0] for change in AGREED + OPEN for key in change}
-    assert named | {"kind", "study"} == set(Federation.model_fields) | OF_STUDY
+    keys = {key.split("__")[0] for change in CHANGES + OPEN for key in change}
+    assert keys | {"kind", "study"} == set(Federation.model_fields) | OF_STUDY
 
 
 def test_what_a_study_of_another_kind_asks_has_a_say():
-    standing, terms = Federation.from_tree(tree()), {"run": tree()["run"], "task": tree()["task"]}
+    server, terms = Federation.from_tree(tree()), {"run": tree()["run"], "task": tree()["task"]}
     judged = {"of": "kit", "agreement": "0" * 64, "models": {"north": 0}}
     studies = [
         *({"kind": "survey", "survey": {"least": least}} for least in (10, 11)),
@@ -346,7 +346,7 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
             for digit in "01"
         ),
     ]
-    hashes = [standing.terms_of(study_of({"name": "one", **study})).agreement for study in studies]
+    hashes = [server.terms_of(study_of({"name": "one", **study})).agreement for study in studies]
     assert len(set(hashes)) == len(hashes)
 
 
@@ -383,9 +383,9 @@ def test_a_key_of_another_kind_of_study_is_an_error_that_names_it(kind, key):
 
 def test_a_study_has_the_quorum_of_its_federation_unless_it_names_one():
     terms = {"name": "second", "run": tree()["run"], "task": tree()["task"]}
-    standing = Federation.from_tree(tree(quorum=3))
-    assert standing.terms_of(study_of(terms)).quorum == 3
-    assert standing.terms_of(study_of({**terms, "quorum": 1})).quorum == 1
+    server = Federation.from_tree(tree(quorum=3))
+    assert server.terms_of(study_of(terms)).quorum == 3
+    assert server.terms_of(study_of({**terms, "quorum": 1})).quorum == 1
     # more than half of three
     assert Federation.from_tree(tree()).terms_of(study_of(terms)).quorum == 2
 
@@ -410,7 +410,7 @@ def test_a_silos_paths_are_relative_to_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrases"),
     [
         ({"nme": "x"}, ["nme", "name"]),
         ({"data": {"pth": "x"}}, ["data.pth", "data.path"]),
@@ -428,12 +428,12 @@ def test_a_silos_paths_are_relative_to_its_file(tmp_path):
         ),
     ],
 )
-def test_a_mistake_in_a_silos_file_names_it(tmp_path, changes, words):
+def test_a_mistake_in_a_silos_file_names_it(tmp_path, changes, phrases):
     path = tmp_path / "silo.toml"
     path.write_text(tomli_w.dumps({"name": "north", "data": {"name": "digits"}} | changes))
     with pytest.raises(ConfigError) as caught:
         SiloFile.load(path)
-    assert all(word in str(caught.value) for word in ("silo.toml", *words)), str(caught.value)
+    assert all(phrase in str(caught.value) for phrase in ("silo.toml", *phrases)), str(caught.value)
 
 
 def test_a_silo_must_say_where_its_data_lie(tmp_path):

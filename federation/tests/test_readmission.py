@@ -31,8 +31,8 @@ SUMS = {"secure_aggregation": {"minimum": 2, "max_norm": 10.0}}
 
 
 def behind(world, method=APPLE, run=(), backup_round=1, **options):
-    """A federation whose silo-1 is restored, after round 3, from a backup of round ``taken`` (0: of
-    a state without the study); it has sat round 4 out.
+    """A federation whose silo-1 is restored, after round 3, from a backup of ``backup_round`` (0:
+    of a state without the study); it has sat round 4 out.
     """
     federation = world.federation(method, {"rounds": 7, **dict(run)}, quorum=2)
     if backup_round:

@@ -53,7 +53,7 @@ def processes_of(local, kind):
 
 
 def killed(local, kind, kills):
-    """Kill a process, ``before`` times already, and do what only a person would.
+    """Kill a process, ``kills`` times already, and do what only a person would.
 
     Returns what it was doing, as far as visible.
     """

@@ -25,7 +25,7 @@ from test_studies import decided, own_models, proposals, study_file
 pytestmark = pytest.mark.long
 
 
-def standing(federation):
+def studyless(federation):
     """The same federation without its own study."""
     for toml in (federation.toml, *federation.kits.glob("*/federation.toml")):
         tree = tomllib.loads(toml.read_text())
@@ -35,9 +35,9 @@ def standing(federation):
 
 def offered(federation, name="second", **changes):
     """A study that silo-0 has received; its hash."""
-    known = StudyQueue(federation.server).submit(study_file(federation, name, **changes))
+    study = StudyQueue(federation.server).submit(study_file(federation, name, **changes))
     proposals(federation, "silo-0")
-    return known.agreement
+    return study.agreement
 
 
 def checked(kit, study=None):
@@ -107,21 +107,21 @@ def test_more_than_is_accepted_in_all_fails_the_check(world):
 
 
 @pytest.mark.parametrize(
-    ("method", "held"),
+    ("method", "cached"),
     # whose cores are there, of 3 places
     [("fedavg", 0), ({"name": "apple", "budget": 1}, 3), ({"name": "apple"}, 0)],
 )
-def test_megabytes_a_round_are_those_that_a_round_takes(world, method, held):
+def test_megabytes_a_round_are_those_that_a_round_takes(world, method, cached):
     """With as many places as silos; a round brings rows that the silo does not hold yet, and the
     uplink has a header.
     """
     federation = world.federation(method, places=3)
-    said = facts(Silo(federation.kits / "silo-0")).traffic
+    traffic = facts(Silo(federation.kits / "silo-0")).traffic
     federation.run()
-    seen, _ = history.read(federation.kits / "silo-0/state")
-    assert max(visit.bytes_down for visit in seen) <= said.downlink
-    assert seen[1].bytes_down == said.downlink - held
-    assert 0 <= seen[1].bytes_up - said.uplink < 1000
+    visits, _ = history.read(federation.kits / "silo-0/state")
+    assert max(visit.bytes_down for visit in visits) <= traffic.downlink
+    assert visits[1].bytes_down == traffic.downlink - cached
+    assert 0 <= visits[1].bytes_up - traffic.uplink < 1000
 
 
 def test_a_study_that_is_no_longer_what_was_offered_fails_the_check(world):
@@ -151,9 +151,9 @@ def test_a_study_has_a_report_of_its_own(world):
     federation.run("second")
     assert own_models(federation, "second").keys() == set(federation.names)
     kit = federation.kits / "silo-0"
-    made, page = silo_report.report(kit, study="second")
+    report, page = silo_report.report(kit, study="second")
     assert page == StudyDecisions(kit).folder(StudyDecisions(kit).lookup("second")) / "report.md"
-    assert made.markdown() == page.read_text()
+    assert report.markdown() == page.read_text()
     assert not (kit / "state/report.md").exists()
     assert [(s["study"], s["decision"], s["round"]) for s in status.silo(kit)["studies"]] == [
         ("second", "accepted", 3)
@@ -161,7 +161,7 @@ def test_a_study_has_a_report_of_its_own(world):
 
 
 def test_a_kit_without_a_study_passes_its_check(world, capsys):
-    federation = standing(world.federation())
+    federation = studyless(world.federation())
     kit = federation.kits / "silo-0"
     assert Federation.load(kit / "federation.toml").study is None
     edited(
@@ -177,8 +177,8 @@ def test_a_kit_without_a_study_passes_its_check(world, capsys):
     assert lines["view later"].text == lines["data"].text
     assert leaves == {}
     with np.load(kit / "data/train.npz") as rows:
-        few = {name: rows[name][:5] for name in ("x", "y")}
-    np.savez(kit / "data/train.npz", **few)  # fewer than a survey may report: no survey is offered
+        five = {name: rows[name][:5] for name in ("x", "y")}
+    np.savez(kit / "data/train.npz", **five)  # fewer than a survey may report: no survey is offered
     assert checked(kit)[0]["data"].result == "ok"
     (kit / "data/train.npz").unlink()
     assert checked(kit)[0]["data"].code == 3

@@ -88,18 +88,18 @@ def test_a_silo_that_is_lost_for_good_after_the_sum_was_settled_can_be_left_behi
 def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_round(world):
     """The silo is away for its part; when the server resumes, it has another key."""
     federation = world.federation("fedavg", **RUN)
-    away = [True]
+    absent = [True]
 
     def fault(message, reply):
-        sent = flower_apps.unpacked(message.content)
+        unpacked = flower_apps.unpacked(message.content)
         silo = message.metadata.dst_node_id == 10
-        gone = away[0] and silo and sent.kind == SumRequest.kind
-        return lost(message, 8) if gone and parsed(SumRequest, sent.body).number == 2 else reply
+        lose = absent[0] and silo and unpacked.kind == SumRequest.kind
+        return lost(message, 8) if lose and parsed(SumRequest, unpacked.body).number == 2 else reply
 
     federation.grid.faults.append(fault)
     with pytest.raises(QuorumError, match="no uplink of round 2"):
         federation.run()
-    away[0] = False
+    absent[0] = False
     renewed(federation.kits, "silo-0")
     federation.grid.folders[20] = federation.grid.folders.pop(10)
     federation.run()
@@ -118,8 +118,8 @@ def test_a_further_study_is_summed_by_its_own_terms(world):
     federation.run()
     assert not events(federation, "sum")
     federation.run("second")
-    found = events(federation, "sum")
-    assert [e["silos"] for e in found] == [federation.names] * 3
+    sums = events(federation, "sum")
+    assert [e["silos"] for e in sums] == [federation.names] * 3
     plain, summed = deployed(federation), own_models(federation, "second")
     for name, model in summed.items():
         for key, tensor in model.items():
@@ -204,14 +204,14 @@ def test_without_keys_on_loopback_sums_are_masked_and_unsigned(world):
 def test_secrets_are_for_their_owner_alone_and_in_no_message(world):
     federation = world.federation("fedavg", **RUN)
     federation.run()
-    kept = [p for n in federation.names for p in (federation.kits / n / "state").rglob("*")]
-    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    paths = [p for n in federation.names for p in (federation.kits / n / "state").rglob("*")]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in paths)
     rounds = [
-        p for p in kept if p.parent.name == "checkpoints" and checkpoint.NAME.fullmatch(p.name)
+        p for p in paths if p.parent.name == "checkpoints" and checkpoint.NAME.fullmatch(p.name)
     ]
     secrets = {checkpoint.read(path).meta["secret"] for path in rounds}
     assert len(secrets) == len(rounds)
     assert all(secrets)
-    sent = [flower_apps.unpacked(m.content).body for m in federation.grid.sent]
-    assert not any(secret in body for secret in secrets for body in sent)
+    bodies = [flower_apps.unpacked(m.content).body for m in federation.grid.sent]
+    assert not any(secret in body for secret in secrets for body in bodies)
     assert load(federation.server / "run").config["secure_aggregation"]["max_norm"] == 20.0
