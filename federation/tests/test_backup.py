@@ -239,7 +239,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
         for line in complete_lines(copy / "state" / "audit.jsonl")
         if line["event"] == "refused"
     ]
-    assert any("continues from this silo's round 2: it sits" in reason for reason in reasons)
+    assert any("continues from this silo's round 2" in reason for reason in reasons)
     federation.grid.folders[NODE] = federation.kits / SILO
     federation.run()
     assert cohorts(federation) == {1: (0, 1, 2), 2: (0, 1, 2), 3: (0, 2), 4: (0, 1, 2)}
