@@ -11,7 +11,7 @@ from rich.console import Console
 
 import command_line
 from pomona.cli import bench as command
-from pomona.cli import main, status_line
+from pomona.cli import main, output
 from pomona.core.errors import ConfigError
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import at_the_edge
@@ -190,12 +190,12 @@ def test_a_part_that_the_suite_does_not_have_is_one_line(invoke, tmp_path, argv,
 def test_the_line_counts_what_is_done_and_failed(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr(status_line, "console", console)
+    monkeypatch.setattr(output, "console", console)
     groups = plan(read_suite(SUITE), "cpu")
     verdicts = {cell.folder: JobState() for group in groups for cell in group.cells()}
     separate, apple = groups
     verdicts[separate.trials[0].folder] = JobState("failed", Failure(8, "diverged"))
-    with status_line.StatusLine() as line:
+    with output.StatusLine() as line:
         show = command.BenchProgress(line)
         show(groups, verdicts)
         verdicts[separate.trials[1].folder] = JobState("data missing")

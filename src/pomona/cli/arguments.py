@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pomona.cli.status_line import activity
+from pomona.cli.output import activity
 from pomona.core.file_kinds import require_kind
 from pomona.core.toml import Tree, read_file
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter, validators
 
 from pomona.audit import RUNS
-from pomona.cli.output import Flag, Json, emit, printable
-from pomona.cli.status_line import StatusLine
+from pomona.cli.output import Flag, Json, StatusLine, emit, printable
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
 from pomona.record.run_folder import load

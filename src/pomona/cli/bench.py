@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Flag, Json, echo, emit, print_table
-from pomona.cli.status_line import StatusLine
+from pomona.cli.output import Figures, Flag, Json, StatusLine, echo, emit, print_table
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table, of_records

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.arguments import config_of, scenario_options
-from pomona.cli.output import Json, emit, print_table, stdout
-from pomona.cli.status_line import activity
+from pomona.cli.output import Json, activity, emit, print_table, stdout
 from pomona.core.bounds import SPLITS
 from pomona.core.notes import CallerWarnings
 from pomona.core.table import of_records

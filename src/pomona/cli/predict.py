@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, echo_stderr, emit, print_table, printable
-from pomona.cli.status_line import activity
+from pomona.cli.output import Json, activity, echo_stderr, emit, print_table, printable
 from pomona.core.errors import ConfigError, DataError, StorageError, listed, refuse, suggestion
 from pomona.core.files import publish, writing
 from pomona.core.registry import own_code_barred

@@ -6,8 +6,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Flag, Json, echo, emit, print_table, printable, stdout
-from pomona.cli.status_line import StatusLine, activity
+from pomona.cli.output import (
+    Figures,
+    Flag,
+    Json,
+    StatusLine,
+    activity,
+    echo,
+    emit,
+    print_table,
+    printable,
+    stdout,
+)
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import safe_path
 from pomona.core.registry import own_code_barred

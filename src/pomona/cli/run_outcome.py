@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pomona.cli.output import echo, print_table, size
+from pomona.cli.output import activity, echo, print_table, size
 from pomona.cli.progress import following, progress_display
-from pomona.cli.status_line import activity
 from pomona.config import Config, resolve
 from pomona.core.attack import Attack
 from pomona.federation.callbacks import CallbackList

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pomona.cli.arguments import config_of
-from pomona.cli.output import Json, emit
-from pomona.cli.status_line import activity
+from pomona.cli.output import Json, activity, emit
 from pomona.core.errors import ConfigError
 from pomona.core.files import content
 from pomona_federation.provision.kit_files import LOCK, Libraries, described

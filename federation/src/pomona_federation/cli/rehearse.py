@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from pomona.cli.arguments import config_of
-from pomona.cli.output import Flag, Json, emit, print_table, size
-from pomona.cli.status_line import activity
+from pomona.cli.output import Flag, Json, activity, emit, print_table, size
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
 from pomona.core.toml import read_file

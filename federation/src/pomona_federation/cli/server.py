@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from pomona.cli.output import (
     Flag,
     Json,
+    about,
     echo,
     echo_stderr,
     emit,
@@ -22,7 +23,6 @@ from pomona.cli.output import (
     size,
     stdout,
 )
-from pomona.cli.status_line import about
 from pomona.core.errors import ConfigError, StorageError, kind_of
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation

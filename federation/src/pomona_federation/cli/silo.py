@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, echo, echo_stderr, emit, size
+from pomona.cli.output import Json, activity, echo, echo_stderr, emit, size
 from pomona.cli.predict import ExportFormat, export_model
-from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.files import safe_path
 from pomona_federation.cli.kits import CURRENT_FOLDER, SiloKit

@@ -22,7 +22,7 @@ import tomli_w
 import torch
 from safetensors.torch import load_file
 
-from pomona.cli.status_line import about
+from pomona.cli.output import about
 from pomona.core.errors import PomonaError, QuorumError
 from pomona.core.files import MAX_LOG_BYTES, content, opened
 from pomona.core.registry import own_code_folders
