@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from pomona.cli import status_line
-from pomona.cli.status_line import StatusLine, TimeLeft, activity
+from pomona.cli import output
+from pomona.cli.output import StatusLine, TimeLeft, activity
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that a test sets."""
     seconds = [0.0]
-    monkeypatch.setattr(status_line, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(output, "monotonic", lambda: seconds[0])
     return seconds
 
 
@@ -37,7 +37,7 @@ def test_each_stage_has_a_rate_of_its_own(clock, capsys):
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0.0, ""), (0.1, "reading rows.csv ...\n")])
 def test_work_without_a_count_says_what_it_is_if_it_takes_long(seconds, lines, monkeypatch, capsys):
-    monkeypatch.setattr(status_line, "SILENT", 0.02 if seconds else 60.0)
+    monkeypatch.setattr(output, "SILENT", 0.02 if seconds else 60.0)
     with activity("reading\033rows.csv"):
         time.sleep(seconds)
     assert capsys.readouterr().err == lines
