@@ -2,6 +2,7 @@
 
 import copy
 import string
+from contextlib import nullcontext
 
 import pytest
 import tomli_w
@@ -137,7 +138,7 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
         ({"task__classes": ["a", "a"]}, ["differ"]),
         ({"task__scale": [0.0]}, ["scale", "0"]),
         ({"task__shift": [0.0, 1.0, 2.0]}, ["shift"]),
-        ({"task__words": ["a"]}, ["phrases", "kind = 'text'"]),
+        ({"task__words": ["a"]}, ["words", "kind = 'text'"]),
         ({"task__time_edges": [1.0]}, ["time_edges", "targets = 'survival'"]),
         ({"task__target_scale": [2.0]}, ["target_scale", "targets = 'regression'"]),
         ({"kind": "survey"}, ["kind = 'survey'"]),
@@ -348,6 +349,17 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
     ]
     hashes = [server.terms_of(study_of({"name": "one", **study})).agreement for study in studies]
     assert len(set(hashes)) == len(hashes)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_search_over_weights_is_refused_with_sums_whose_silos_would_refuse_it(summed):
+    run = {**tree()["run"], "method": "fedavg"}
+    run |= {"secure_aggregation": {"max_norm": 1.0, "minimum": 2}} if summed else {}
+    search = {"space": {"largest_share": [0.5, 1.0]}}
+    study = {"name": "one", "kind": "search", "run": run, "search": search, "task": tree()["task"]}
+    terms = Federation.from_tree(tree()).terms_of(study_of(study))
+    with pytest.raises(ConfigError, match="another seed") if summed else nullcontext():
+        terms.require_computable()
 
 
 @pytest.mark.parametrize(

@@ -368,6 +368,13 @@ class StudyAgreement:
     def require_computable(self) -> None:
         """Raise ConfigError if the study cannot be run."""
         self.require_places()
+        space = self.study.search.space if isinstance(self.study, SearchStudy) else ()
+        if "largest_share" in space and self.least_in_a_sum:
+            raise ConfigError(
+                "search.space.largest_share: silos refuse a second sum of the same changes with "
+                "other weights, from which single changes follow; submit a study for each value, "
+                "each with another seed"
+            )
         if not isinstance(self.study, SurveyStudy):
             for terms in (self, *self.trials):
                 _ = terms.config
