@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from pomona.config import Config
+from pomona.config import Config, fitted
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
@@ -30,7 +30,8 @@ def noise(n: int, shape: tuple[int, int, int] = (28, 28, 1)) -> Dataset:
 
 
 def scenario_of(config: Config, dataset: Dataset) -> Scenario:
-    """A scenario whose data need not come from a file."""
+    """A scenario whose data need not come from a file, with the network that its method needs."""
+    config = fitted(config)
     partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
     if isinstance(config.method, FedAvgData):
         partition = config.method.divide(partition, dataset.y, config.seed)
