@@ -190,6 +190,13 @@ def test_a_sum_that_all_its_silos_refuse_is_no_longer_settled(refusing, kept, tm
     assert (tmp_path / "sum.json").exists() == kept
 
 
+def test_a_sum_that_was_settled_before_stays_so_though_all_its_silos_refuse(tmp_path):
+    """One may have masked its part before, and masks none in a sum over others."""
+    Desk(tmp_path, {}).round(KEYS)
+    Desk(tmp_path, {key: [REFUSES] for key in (0, 1)}).round(KEYS)
+    assert masked_sums.read_json(masked_sums.SettledSum, tmp_path / "sum.json").places == (0, 1)
+
+
 def test_what_was_settled_in_another_round_or_run_does_not_count(tmp_path):
     for run, number in ((RUN, NUMBER + 1), ("cd", NUMBER)):
         settled = masked_sums.SettledSum(run=run, number=number, places=(2, 3))

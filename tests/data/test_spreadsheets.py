@@ -3,6 +3,7 @@
 import re
 import zipfile
 from datetime import date, datetime, time, timedelta
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import openpyxl
@@ -22,7 +23,7 @@ from pomona.core.errors import DataError
 from pomona.data import data_settings, formats
 from pomona.data import read as read_data
 from pomona.data.axes import files as data_files
-from pomona.data.formats import spreadsheets
+from pomona.data.formats import spreadsheets, workbook_marks
 from pomona.data.table_settings import SpreadsheetFormat
 
 CASES = Cases("Spreadsheets")
@@ -574,3 +575,11 @@ def test_clients_are_sheets_of_one_workbook(tmp_path):
 def more_cells(book):
     """Add a sheet with a legend."""
     book.create_sheet("Legende").append(["age", "in years"])
+
+
+def test_a_cell_without_its_shared_text_has_no_raised_digits() -> None:
+    raised = "<si><r><t>7</t></r><r><rPr><vertAlign val='superscript'/></rPr><t>2</t></r></si>"
+    values = {2: "", 3: "<v>9</v>", 4: "<v>0</v>"}
+    cells = "".join(f"<c r='A{row}' t='s'>{value}</c>" for row, value in values.items())
+    rows, texts = (fromstring(f"<x>{part}</x>") for part in (cells, raised))
+    assert list(workbook_marks._raised([rows], [*texts])) == ["A4"]

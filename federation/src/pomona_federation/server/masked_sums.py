@@ -9,6 +9,7 @@ part comes late.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field
@@ -87,7 +88,8 @@ class MaskedSums:
         """
         self.unused, number = {}, request.round.number
         ready = self._ready(number, arrivals, tasks)
-        clients = self._settle(number, ready)
+        settled = self._settled(number)
+        clients = self._settle(number, ready, settled)
         if not clients:
             for client, arrival in arrivals.items():
                 if fault := arrival.reply.fault:
@@ -95,6 +97,7 @@ class MaskedSums:
             return {}
         requests, total = self._collect_parts(clients, tasks, request)
         if total is None:
+            self._unsettle(settled, requests)
             return {}
         silos = [tasks[i].silo for i in clients]
         if reason := excess(total, len(clients), self.terms):
@@ -141,26 +144,44 @@ class MaskedSums:
         received = {name: self.encoding.narrow(row).to(row.dtype) for name, row in received.items()}
         return mean(total, received, request.expects, self.terms)
 
-    def _settle(self, number: int, ready: tuple[int, ...]) -> tuple[int, ...]:
+    @property
+    def _path(self) -> Path:
+        return self.exchange.registry.path.with_name(SUM)
+
+    def _settled(self, number: int) -> SettledSum | None:
+        """The sum that was settled for this round before, if any."""
+        settled = read_json(SettledSum, self._path, remedy="remove it: silos refuse a second sum")
+        this_round = (self.exchange.run, number)
+        return settled if settled and (settled.run, settled.number) == this_round else None
+
+    def _unsettle(
+        self, settled: SettledSum | None, requests: Mapping[int, OutgoingRequest]
+    ) -> None:
+        """Let a sum that all its silos refused be settled again, over others; not one ``settled``
+        before, of which one may have masked its part already.
+        """
+        if not settled and {o.reason for o in requests.values()} == {Reason.REFUSED_TASK}:
+            self._path.unlink(missing_ok=True)
+
+    def _settle(
+        self, number: int, ready: tuple[int, ...], settled: SettledSum | None
+    ) -> tuple[int, ...]:
         """The clients over which a round is summed, durably before any silo is asked; empty if too
         few are ready, or not all of those that were settled before.
         """
-        registry = self.exchange.registry
-        path, names = registry.path.with_name(SUM), [e.name for e in registry.entries]
-        settled = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
-        if settled and (settled.run, settled.number) == (self.exchange.run, number):
-            return self._settled_again(settled, ready, names)
+        if settled:
+            return self._settled_again(settled, ready)
         if len(ready) < self.terms.minimum:
+            names = [e.name for e in self.exchange.registry.entries]
             shortage = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
             self._leave_out([names[i] for i in ready], number, Reason.SUM_SHORT, shortage)
             return ()
-        write_json(path, SettledSum(run=self.exchange.run, number=number, places=ready))
+        write_json(self._path, SettledSum(run=self.exchange.run, number=number, places=ready))
         return ready
 
-    def _settled_again(
-        self, settled: SettledSum, ready: tuple[int, ...], names: Sequence[str]
-    ) -> tuple[int, ...]:
+    def _settled_again(self, settled: SettledSum, ready: tuple[int, ...]) -> tuple[int, ...]:
         """The clients of a sum that was settled before; empty if not all of them are ready."""
+        names = [e.name for e in self.exchange.registry.entries]
         dropped = [names[client] for client in settled.places if client not in ready]
         self._leave_out(dropped, settled.number, Reason.SUM_MISSING)
         detail = f"without {listed(dropped)}"
@@ -203,9 +224,6 @@ class MaskedSums:
         if dropped := [requests[i].silo for i in clients if i not in added]:
             short, detail = [requests[i].silo for i in added], f"without {listed(dropped)}"
             self._leave_out(short, number, Reason.SUM_SHORT, detail)
-            if {o.reason for o in requests.values()} == {Reason.REFUSED_TASK}:
-                # none has masked: the sum may be settled again, over others
-                self.exchange.registry.path.with_name(SUM).unlink(missing_ok=True)
         return requests, total if added == set(clients) else None
 
     def _verified_part(

@@ -115,11 +115,12 @@ def _raised(
     """Yield the cells whose text is of digits, of which some are raised or lowered; ``texts``:
     those that cells have by their number.
     """
+    by_number = {str(number): text for number, text in enumerate(texts)}
     for cell in (cell for row in rows for cell in row.iterfind("{*}c")):
-        by_number = cell.get("t") == "s"
-        text = texts[int(cell.findtext("{*}v", ""))] if by_number else cell
-        is_shifted = text.find(".//{*}vertAlign[@val!='baseline']") is not None
-        if is_shifted and _DIGITS.fullmatch("".join(text.itertext())):
+        text = by_number.get(cell.findtext("{*}v", "")) if cell.get("t") == "s" else cell
+        if text is None or text.find(".//{*}vertAlign[@val!='baseline']") is None:
+            continue
+        if _DIGITS.fullmatch("".join(text.itertext())):
             yield cell.get("r", "?")
 
 
