@@ -499,9 +499,11 @@ def test_a_client_without_personalize_is_named(scenario, caplog):
     assert "in the user's code" in caplog.text
 
 
-def test_statistics_of_batchnorm_are_not_in_the_result(caplog):
+def test_the_result_has_tied_weights_under_both_names_and_no_batchnorm_statistics(caplog):
     def network():
-        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+        second.weight = first.weight
+        return nn.Sequential(first, second, nn.BatchNorm1d(4))
 
     app, model = ClientApp(), network()
 
@@ -515,8 +517,11 @@ def test_statistics_of_batchnorm_are_not_in_the_result(caplog):
     grid.contexts[899].node_config["partition-id"] = 0
     result = strategy("fedavg", model).start(grid, arrays, num_rounds=1)
     assert "the same partition-id" in caplog.text
-    assert result.arrays["1.running_mean"].numpy().tolist() == [0.0] * 3
-    assert "initial arrays' 1.num_batches_tracked, 1.running_mean" in caplog.text
+    assert result.arrays["2.running_mean"].numpy().tolist() == [0.0] * 4
+    assert "initial arrays' 2.num_batches_tracked, 2.running_mean" in caplog.text
+    first, second = (result.arrays[f"{i}.weight"].numpy() for i in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, arrays["0.weight"].numpy())
 
 
 @pytest.mark.parametrize(

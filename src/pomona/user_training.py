@@ -221,6 +221,8 @@ class UserFederation:
             notes.add(warning)
         if dtypes := {str(p.dtype) for p in self.module.parameters()} - {"torch.float32"}:
             notes.add(f"parameters are {min(dtypes)}; between steps they are kept as float32")
+        if self.space.has_statistics:
+            notes.add("BatchNorm statistics and other buffers stay with each client, unaveraged")
         notes.write(record)
         return Loop(
             config,

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError
 from pomona.data.memory import from_clients
+from pomona.federation.callbacks import NullCallback
 from pomona.methods import METHODS
 from pomona.objective import objective
 from pomona.scenario import Scenario
@@ -244,6 +245,65 @@ def test_the_users_model_is_as_before(scenario):
     assert all(state_before[k].equal(t) for k, t in module.state_dict().items())
 
 
+def test_a_rate_changes_between_rounds_but_not_between_clients(scenario):
+    prepared = scenario("fedavg")
+    module, loaders = prepared.module(), loaders_of(prepared)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def scheduled(model, batch):
+        loss = learned(optimizer, model, batch)
+        schedule.step()
+        return loss
+
+    class Halved(NullCallback):
+        def on_round_end(self, row, evaluations):
+            optimizer.param_groups[0]["lr"] /= 2
+
+    def fixed(model, batch):
+        return learned(optimizer, model, batch)
+
+    pomona.personalize(module, loaders, "fedavg", fixed, rounds=2, callback=Halved())
+    with pytest.raises(ConfigError, match=r"one client at the rate 0\.025 and the next at"):
+        pomona.personalize(module, loaders, "fedavg", scheduled, rounds=1)
+
+
+class Unusual(nn.Module):
+    """A frozen layer, one with the weight of another, a scale without axes, a buffer that is not in
+    the state dict.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.frozen, self.first, self.second = (nn.Linear(6, 6, bias=False) for _ in range(3))
+        self.frozen.requires_grad_(False)
+        self.second.weight = self.first.weight
+        self.scale, self.last = nn.Parameter(torch.tensor(1.0)), nn.Linear(6, 3)
+        self.register_buffer("cache", torch.ones(6), persistent=False)
+
+    def forward(self, x):
+        return self.scale * self.last(self.second(self.first(self.frozen(x)).tanh()) * self.cache)
+
+
+def test_models_are_whole_state_dicts(scenario):
+    torch.manual_seed(0)
+    model, plain = Unusual(), Unusual()
+    plain.load_state_dict(model.state_dict())
+    loaders = loaders_of(scenario("separate"))
+    result = pomona.personalize(model, loaders, "separate", step, rounds=1)
+    for batch in loaders["client 0"]["train"]:
+        step(plain, batch)
+    model.load_state_dict(result.models[0])
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor)
+
+
+def test_complex_parameters_are_refused():
+    model = nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(ConfigError, match="complex64, and rows are"):
+        pomona.personalize(model, {"A": [(torch.ones(1, 2), torch.zeros(1))]}, "fedavg", step)
+
+
 def test_batch_statistics_stay_with_each_client():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -251,7 +311,8 @@ def test_batch_statistics_stay_with_each_client():
         name: [(torch.randn(8, 3) + shift, torch.arange(8) % 2) for _ in range(2)]
         for name, shift in (("A", 0.0), ("B", 9.0))
     }
-    result = pomona.personalize(model, loaders, "fedala", step, rounds=2)
+    with pytest.warns(pomona.PomonaWarning, match="stay with each client"):
+        result = pomona.personalize(model, loaders, "fedala", step, rounds=2)
     a, b = (result.models[i]["1.running_mean"] for i in range(2))
     assert not a.allclose(b)
     assert int(result.models[0]["1.num_batches_tracked"]) == 4  # two rounds of two batches

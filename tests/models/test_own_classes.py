@@ -109,9 +109,18 @@ class Late(Tower):
         return super().forward({"relu": x}["gelu"])
 
 
+class Double(Tower):
+    """In double precision."""
+
+    def __init__(self):
+        super().__init__(64, [3])
+        self.double()
+
+
 @pytest.mark.parametrize(
     ("name", "args", "message"),
     [
+        ("Double", {}, r"body\.0\.weight is torch\.float64, and training is in float32"),
         ("by_activation", {"activation": "gelu"}, r"cannot be built \(KeyError: 'gelu'\)"),
         ("Late", {}, r"in evaluation mode fails on a sample of shape .*: KeyError: 'gelu';"),
     ],

@@ -98,8 +98,9 @@ def verified(
     Its buffers are left unchanged. Two samples, because BatchNorm rejects a single value per
     channel.
 
-    Raises ConfigError if it is not an ``nn.Module``, has no trained parameters, rejects the
-    samples, or its outputs are not one tensor (b, *output_shape) in both modes.
+    Raises ConfigError if it is not an ``nn.Module``, has no trained parameters or any that is not
+    float32, rejects the samples, or its outputs are not one tensor (b, *output_shape) in both
+    modes.
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(
@@ -111,6 +112,13 @@ def verified(
             f"model.name={name}: nothing is trained, all parameters are frozen or there are none; "
             "name some in model.train"
         )
+    for path, parameter in module.named_parameters():
+        is_trained = parameter.requires_grad and parameter.is_floating_point()
+        if is_trained and parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"model.name={name}: {path} is {parameter.dtype}, and training is in float32; let "
+                "the function return network.float()"
+            )
     training = module.training
     samples = torch.zeros((2, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
     module.eval()

@@ -181,7 +181,8 @@ class TorchObjective(Objective):
         """
         self._evaluable(row, client)
         fixed = frozen(self._module)
-        tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
+        parameters = self._module.named_parameters(remove_duplicate=False)
+        tensors = [*parameters, *self._module.named_buffers()]
         return {
             k: t.detach().contiguous().clone()
             for k, t in tensors

@@ -13,9 +13,10 @@ cannot be had: the code does not say what a batch is.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import count
 from typing import Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from torch.optim.optimizer import (
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Round
+from pomona.models.layers import frozen
 from pomona.models.parameter_space import ModuleOnRow, copied
 from pomona.objective import objective, user_code
 from pomona.objective.batches import Pass, Views
@@ -88,13 +90,16 @@ class UserObjective(objective.Objective):
         self._fresh: WeakSet[Optimizer] = WeakSet()
         self._steps = Counter[bool]()  # of a pass, by whether the optimizer is the model's
         self._rates: list[tuple[dict[str, Any], Any]] = []
+        self._round = 0
+        # the rates of an optimizer's parameter groups in the first pass of a round
+        self._first_rates = WeakKeyDictionary[Optimizer, tuple[int, list[Any]]]()
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:  # noqa: ARG002
         """Yield the batches of a client's loader, each as its number, once a sample."""
         loader = self.loaders[pass_.client]["train"]
         code, usual = self.code, self.rule.passes
         source = LocalBatches(code, self._placed.module, loader, pass_, usual, self._refuse)
-        self._fresh, self._steps = WeakSet(), Counter()
+        self._fresh, self._steps, self._round = WeakSet(), Counter(), pass_.round
         try:
             for batch in source:
                 number = next(self._numbers)
@@ -234,10 +239,14 @@ class UserObjective(objective.Objective):
             self._placed.module.train(training)
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """Return a row as named tensors, with the client's buffers: for ``load_state_dict(...,
-        strict=False)``.
-        """
-        return {**self.space.unpack(row), **copied(self.buffers[client])}
+        """Return the state dict of a row, with the client's buffers; frozen tensors are shared."""
+        state, buffers = self.space.state_dict(self._placed.module, row), self.buffers[client]
+        own_buffers = copied({name: buffers[name] for name in state.keys() & buffers.keys()})
+        return state | self._frozen | own_buffers
+
+    @cached_property
+    def _frozen(self) -> dict[str, Tensor]:
+        return copied(frozen(self._placed.module))
 
     def show(self, row: Tensor, client: int) -> None:
         """Give the user's model a row (d,) and a client's buffers."""
@@ -328,9 +337,22 @@ class UserObjective(objective.Objective):
         if optimizer not in self._fresh:
             self._fresh.add(optimizer)
             optimizer.state.clear()  # of the pass before, or of another client
+            self._require_one_rate(optimizer)
         if self.rule.has_rate and (settings := self.rule.mismatch(optimizer)):
             self._refuse(f"has settings of another optimizer than yours; set {settings}")
         return True
+
+    def _require_one_rate(self, optimizer: Optimizer) -> None:
+        """Raise ConfigError unless all clients of a round begin with the same rates."""
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        round_, first = self._first_rates.get(optimizer, (-1, rates))
+        if round_ != self._round:
+            self._first_rates[optimizer] = self._round, rates
+        elif rates != first:
+            self._refuse(
+                f"trains one client at the rate {first[0]:.4g} and the next at {rates[0]:.4g}: a "
+                "schedule in step counts the batches of all clients; put it in train="
+            )
 
     def _batch(self, index: Tensor) -> DrawnBatch:
         """Return the batch of an index (b,) that ``batches`` has given."""

@@ -225,9 +225,8 @@ def _result(federation: UserFederation, state: Any, run: Result) -> FlowerResult
     logger.info("result.evaluate_metrics_clientapp has means over clients; %s", last)
     server = federation.method.server
     if server.global_model and isinstance(state, Tensor):
-        trained = federation.space.unpack(state)
-        values = federation.module.state_dict()
-        result.arrays = records.arrays({**values, **trained})
+        values = federation.space.state_dict(federation.module, state)
+        result.arrays = records.arrays(values)
         if buffers := sorted(values.keys() & dict(federation.module.named_buffers()).keys()):
             logger.warning(
                 "result.arrays has the initial arrays' %s, as buffers stay with each client: set "
