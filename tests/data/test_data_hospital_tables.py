@@ -25,6 +25,12 @@ COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
         (("NA", "", "x", "n/a"), {"classes": ("x", "NA")}, [1, 0]),  # NA is a class by its name
         (("2.5", "", "-1", "."), {"targets": "regression"}, [[2.5], [-1.0]]),
         (("2.5", "", "-1", "nan"), {"label_above": 0}, [1, 0]),
+        (("0", "-9", "1", "-9.0"), {"missing_values": {"*": (-9,)}}, [0, 1]),
+        (
+            ("2.5", "9", "-1", "9"),
+            {"missing_values": {"*": (9,)}, "targets": "regression"},
+            [[2.5], [-1.0]],
+        ),
     ],
 )
 def test_rows_without_a_label_are_left_out_and_counted_where_asked(
@@ -32,7 +38,7 @@ def test_rows_without_a_label_are_left_out_and_counted_where_asked(
 ):
     text = "age,died\n" + "".join(f"{age},{label}\n" for age, label in enumerate(labels))
     with pytest.raises(DataError, match=r"data\.unlabelled=drop"):
-        table(tmp_path / "a.csv", text, **settings | {"missing_values": {}})
+        table(tmp_path / "a.csv", text, **settings)
     data = table(tmp_path / "a.csv", text, unlabelled="drop", **settings)
     assert data.y.tolist() == expected
     stays = [age for age, label in enumerate(labels) if label in {"0", "1", "2.5", "-1", "x"}]

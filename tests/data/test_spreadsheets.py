@@ -219,6 +219,15 @@ def _formulas(folder):
     rewritten(path, SHEET, *(_plain(pair) for pair in (number, text)))
     rewritten(path, "xl/workbook.xml", (b'fullCalcOnLoad="1"', b""))
     assert read(path) == ({"a": ["2"], "b": ["x"]}, ())
+    for formula, totals in (("SUM(A2:A3)", 1), ("SUBTOTAL(109,T[a])", 1), ("SUM(B2:B3)", 0)):
+        path = xlsx(folder, [["a", "b"], [1, 2], [3, 4], [f"={formula}", None]])
+        rewritten(path, SHEET, _plain((b"</f><v></v>", b"</f><v>4</v>")))
+        rewritten(path, "xl/workbook.xml", (b'fullCalcOnLoad="1"', b""))
+        cells, notes = read(path)
+        assert cells["a"] == ["1", "3", "4"]
+        assert [line for line in notes if "totals" in line and line.endswith(": 4")] == [*notes][
+            :totals
+        ]
 
 
 def _plain(pair):

@@ -1,6 +1,7 @@
 """Tables as other programs write them: polars, DuckDB, pandas, R, spreadsheets, REDCap, SAS."""
 
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import duckdb
 import numpy as np
@@ -425,6 +426,42 @@ def test_times_and_durations_are_seconds(quantity, unit, tmp_path):
     for data in (table(tmp_path / "t.parquet", **options), read(from_frame(frame, **options))):
         assert data.x[:, 0].tolist() == [60 * k for k in range(N)]
         assert any("read in seconds, without a zone: age" in note for note in data.notes)
+    coded = frame.set_column(0, "age", frame["age"].dictionary_encode())
+    assert any("zone: age" in note for note in read(from_frame(coded, **options)).notes)
+
+
+def test_markers_of_gaps_are_compared_by_value(tmp_path):
+    """A date that is stored with a time, and a number with the decimal mark of its file."""
+    days = pd.to_datetime(np.where(np.arange(N) % 5, "2024-03-01", "1900-01-01"))
+    PATIENTS.assign(visit=days).to_parquet(tmp_path / "t.parquet")
+    options = {"dates": ("visit",), "missing_values": {"visit": ["1900-01-01"]}}
+    data = table(tmp_path / "t.parquet", missing="median", **ROLES, **options)
+    assert np.isnan(data.raw.x).sum() == N // 5
+    text = "crp;y\n0,5;0\n99,9;1\n1.099,9;0\n"
+    for marker, gaps in ((99.9, [1]), ("99,9", [1]), (1099.9, [2]), ("1.099,9", [2]), (0.5, [0])):
+        markers = {"missing": "median", "missing_values": {"crp": [marker]}}
+        data = table(tmp_path / "t.csv", text, decimal="comma", **markers)
+        assert np.flatnonzero(np.isnan(data.raw.x[:, 0])).tolist() == gaps
+
+
+def test_a_time_that_a_marker_says_is_a_gap_is_refused(tmp_path):
+    text = "age,day,y\n20,2024-03-01,0\n30,1900-01-01,1\n"
+    markers = {"*": ["1900-01-01"]}
+    message = refused(tmp_path / "t.csv", text, time_column="day", missing_values=markers)
+    assert "time column day: 1 of 2 cells are gaps, first '1900-01-01' in line 3" in message
+
+
+def test_categories_with_a_decimal_comma_are_those_with_a_point(tmp_path):
+    (tmp_path / "train.csv").write_text("a;g;y\n1,5;0,5;0\n2,5;1;1\n")
+    (tmp_path / "test.csv").write_text("a;g;y\n1.5;0.5;0\n2.5;1;1\n")
+    data = table(tmp_path, categories=("g",))
+    assert data.raw.values == ((), ("0.5", "1"))
+
+
+def test_decimals_of_32_bits(tmp_path):
+    stored = pa.array([Decimal("1.25"), None] * 2, pa.decimal32(5, 2))
+    parquet.write_table(pa.table({"a": stored, "y": [0, 0, 1, 1]}), tmp_path / "t.parquet")
+    assert table(tmp_path / "t.parquet", missing="median").raw.x[0].tolist() == [1.25]
 
 
 CASES = Cases("CSV, Parquet and Arrow")

@@ -202,3 +202,20 @@ def test_numbers_are_distant_from_those_of_the_models_own_client(tmp_path):
     assert not any("standard deviations" in note for note in predict(run, west).notes)
     (note,) = (n for n in predict(run, west.assign(age=1e6)).notes if "standard deviations" in n)
     assert "West: column age: 40 of 40 rows" in note
+    some = west.assign(age=west["age"].where(np.arange(40) % 4 > 0, -999))
+    (note,) = (n for n in predict(run, some).notes if "standard deviations" in n)
+    assert "West: column age: 10 of 40 rows have -999" in note
+    usual = west.assign(age=west["age"].where(np.arange(40) % 4 > 0, 999))
+    assert not any("standard deviations" in note for note in predict(run, usual).notes)
+
+
+def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):
+    rows = pd.DataFrame({"age": np.arange(60.0), "y": np.arange(60) % 2})
+    data = {"name": "table", "path": tmp_path / "rows.csv", "missing_values": {"age": (-9,)}}
+    rows.to_csv(data["path"], index=False)
+    run = pomona.run(
+        method="fedavg", data=data | {"label_column": "y"}, clients=2, rounds=1, lr=0.1
+    )
+    model = PersonalModel.of(run, 0)
+    with pytest.raises(DataError, match="column age: 1 of 2 cells are gaps, first '-9'"):
+        model.predict(pd.DataFrame({"age": [5, -9]}))

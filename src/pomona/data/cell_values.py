@@ -61,6 +61,12 @@ def number(cell: str, decimal: str = "") -> float:
     return value if abs(value) <= LARGEST else math.nan
 
 
+def with_point(cell: str, decimal: str) -> str:
+    """Return a cell with a decimal point if it is a number with a decimal comma."""
+    with_comma = decimal == "comma" and "," in cell and not math.isnan(number(cell, decimal))
+    return pointed(cell, decimal) if with_comma else cell
+
+
 def bound(cell: str, decimal: str = "") -> float:
     """Return the number in a censored value, such as 5 for ``<5``; NaN for anything else."""
     return number(match[1], decimal) if (match := _BOUND.fullmatch(cell.strip())) else math.nan

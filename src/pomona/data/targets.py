@@ -17,7 +17,7 @@ from pomona.data.axes import ColumnData, ImageList
 from pomona.data.cell_values import is_gap, is_missing, name, number, plain, quoted
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.preprocessing import offset
-from pomona.data.settings import DataSettings, EventTimes
+from pomona.data.settings import EventTimes
 from pomona.data.table_settings import Features
 from pomona.data.tables.strays import CellCount, Strays
 
@@ -219,14 +219,23 @@ def unlabelled(settings: ColumnData) -> Callable[[str], bool]:
     This includes gaps, and markers in ``data.missing_values`` for all columns unless they are class
     names.
     """
-    marks = {*map(plain, _markers(settings))}
-    classified = settings.targets == "classes" and settings.label_above is None
-    names = {*map(plain, settings.classes)} if classified else set()
-    gap = is_missing if classified else is_gap
-    return lambda cell: (gap(cell) or plain(cell) in marks) and plain(cell) not in names
+    marks, gap = label_marks(settings), is_missing if _has_names(settings) else is_gap
+    names = {*map(plain, settings.classes)} if _has_names(settings) else set()
+    return lambda cell: plain(cell) in marks or (gap(cell) and plain(cell) not in names)
 
 
-def _markers(settings: DataSettings) -> tuple[str, ...]:
+def label_marks(settings: ColumnData) -> set[str]:
+    """Return the markers of gaps in every column that are no class names."""
+    names = map(plain, settings.classes) if _has_names(settings) else ()
+    return {*map(plain, markers(settings))}.difference(names)
+
+
+def _has_names(settings: ColumnData) -> bool:
+    """Return whether labels are names of classes."""
+    return settings.targets == "classes" and settings.label_above is None
+
+
+def markers(settings: object) -> tuple[str, ...]:
     """Return the values that stand for a gap in every column."""
     return settings.missing_values.get("*", ()) if isinstance(settings, Features) else ()
 

@@ -1,4 +1,6 @@
-"""Numbers of a table so far from those of the training that they may have another unit."""
+"""Numbers of a table so far from those of the training that they may have another unit, or mark
+gaps.
+"""
 
 from typing import Any
 
@@ -7,6 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.data.cell_values import EPOCH
 from pomona.data.quality.cells import capped, digits
+from pomona.data.quality.markers import DAYS, LISTED
 from pomona.record.model_metadata import ModelMetadata
 
 # deviations from the mean: at most one in 25 training rows is further away, however they lie
@@ -15,7 +18,9 @@ DISTANT_SINGLE = 10.0  # the same for a single row: one in 100
 
 
 def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
-    """Return a remark on each column of features x (n, F) that in most rows is too distant."""
+    """Return a remark on each column of features x (n, F) that in most rows is too distant, or in
+    some by a number or date that often marks a gap.
+    """
     preprocessing = metadata.preprocessing
     shift, scale = (np.resize(v, x.shape[1]) for v in (metadata.shift, metadata.scale))
     mean, deviation = shift, scale
@@ -33,12 +38,20 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
         far = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
+        marked = far & np.isin(values.round(4), DAYS if column_type == "date" else [*LISTED])
         if 2 * far.sum() > len(x):
             median, expected = (_text(v, column_type) for v in (np.median(values), mean[k]))
             line = (
                 f"column {names[k]}: {int(far.sum())} of {len(x)} rows are more than {limit:g} "
                 f"standard deviations from the training rows' mean (median {median}, mean "
                 f"{expected}); check {'its unit' if column_type == 'number' else 'the dates'}"
+            )
+            lines.append((names[k], line))
+        elif marked.any():
+            line = (
+                f"column {names[k]}: {int(marked.sum())} of {len(x)} rows have "
+                f"{_text(values[marked][0], column_type)}, more than {limit:g} standard deviations "
+                "from the training rows' mean; if it marks a gap, leave these cells empty"
             )
             lines.append((names[k], line))
     return capped(lines)

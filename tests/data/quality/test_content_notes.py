@@ -150,6 +150,21 @@ def test_classes_that_clients_do_not_share(codes):
     )
 
 
+@pytest.mark.parametrize(
+    ("column", "subject"), [("y", "classes"), ("sex", "column sex: categories")]
+)
+def test_codes_that_overlap(column, subject):
+    """1 is the higher code at most clients, and the lower one at East, as in R's survival data."""
+    codes = pd.Series(np.random.default_rng(5).integers(0, 2, 240))
+    frame = at(patients().assign(**{column: codes}), "East", column, lambda y: y + 1)
+    settings = {"categories": ["sex"]} if column == "sex" else {}
+    one(notes(frame, **settings), f"{subject}: two at each client", "0, 1 at", "1, 2 at East")
+    frame = at(
+        patients().assign(**{column: codes}), "East", column, lambda y: y + np.arange(240) // 3 % 2
+    )
+    assert not any("two at each client" in line for line in notes(frame, **settings))
+
+
 def test_classes_that_are_one_answer_in_arrays_and_other_classes():
     rows = np.random.default_rng(0).normal(size=(60, 3))
     answers = {"A": ["no", "yes"] * 30, "B": ["0", "1"] * 30}

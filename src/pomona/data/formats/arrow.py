@@ -84,13 +84,15 @@ def clock_notes(names: Sequence[str], types: Sequence[pa.DataType]) -> list[str]
 
 
 def _is_clock(arrow_type: pa.DataType) -> bool:
+    arrow_type = getattr(arrow_type, "value_type", arrow_type)  # of a dictionary
     return bool(pa.types.is_time(arrow_type) or pa.types.is_duration(arrow_type))
 
 
 def _is_period(field: pa.Field) -> bool:
     """Return whether a column has periods of pandas: numbers, unless pandas is loaded."""
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
-    return bool(getattr(field.type, "extension_name", name) == "pandas.period")
+    arrow_type = getattr(field.type, "value_type", field.type)  # of a dictionary
+    return bool(getattr(arrow_type, "extension_name", name) == "pandas.period")
 
 
 def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -112,6 +114,8 @@ def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
         return array.cast(pa.timestamp("us", arrow_type.tz), safe=False)
     if _is_clock(arrow_type):
         return _seconds(array)
+    if pa.types.is_decimal(arrow_type) and arrow_type.bit_width < 128:  # Arrow lacks functions
+        return array.cast(pa.decimal128(arrow_type.precision, arrow_type.scale))
     return _decoded(array) if str(arrow_type).partition("[")[0] in BYTES else array
 
 

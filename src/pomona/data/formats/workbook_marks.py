@@ -29,6 +29,7 @@ class Marks:
         unsure: results of formulas that no spreadsheet has computed.
         hidden_rows: rows that are not shown.
         hidden_columns: columns that are read and not shown.
+        totals: rows with a formula over rows above or below.
         raised: numbers of which some digits, as those of footnotes, are raised or lowered.
     """
 
@@ -37,6 +38,7 @@ class Marks:
     unsure: list[str] = field(default_factory=list)
     hidden_rows: list[str] = field(default_factory=list)
     hidden_columns: list[str] = field(default_factory=list)
+    totals: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
 
     def notes(self, problems: list[str]) -> list[str]:
@@ -49,6 +51,7 @@ class Marks:
         remarks = {
             f"{len(self.errors)} cells with an error are gaps": self.errors,
             "results of formulas that no spreadsheet has computed": self.unsure,
+            "rows of totals or averages are read as the other rows; delete them": self.totals,
             f"{len(self.hidden_rows)} hidden rows are read": self.hidden_rows,
             f"{len(self.hidden_columns)} hidden columns are read": self.hidden_columns,
             "raised or lowered digits are read as the others (7 with a footnote 2 is 72)": (
@@ -130,6 +133,8 @@ def _add_row(marks: Marks, row: ElementTree.Element, pending: bool) -> None:
         marks.hidden_rows.append(row.get("r", "?"))
     for cell in row.iterfind("{*}c"):
         address, value = cell.get("r", "?"), cell.findtext("{*}v", "")
+        if _is_total(address, cell.findtext("{*}f", "")) and row.get("r") not in marks.totals:
+            marks.totals.append(row.get("r", "?"))
         if cell.get("t") == "e":
             marks.errors.append(f"{address} ({value})")
         elif cell.find("{*}f") is None or cell.get("t") == "str":
@@ -138,6 +143,15 @@ def _add_row(marks: Marks, row: ElementTree.Element, pending: bool) -> None:
             marks.uncomputed.append(address)
         elif pending:
             marks.unsure.append(address)
+
+
+def _is_total(address: str, formula: str) -> bool:
+    """Return whether a cell's formula is over a range of its own column, or the subtotal of a
+    table's column.
+    """
+    column = address.rstrip("0123456789")
+    own_range = rf"(?<![A-Z$!'])\$?{column}\$?\d+:\$?{column}\$?\d"
+    return re.search(rf"SUBTOTAL\(\d+,\w*\[[^\[]|{own_range}", formula) is not None
 
 
 def _parsed(content: bytes) -> ElementTree.Element:

@@ -113,7 +113,8 @@ def classes(cells: Cells) -> list[str]:
     y = np.asarray(dataset.y, np.int64)
     sets = [[dataset.classes[c] for c in np.unique(y[rows])] for rows in cells.by_client]
     present = [dataset.classes[c] for c in np.unique(y)]
-    return _disjoint("classes", cells.names, sets) or _one_answer("classes", present)
+    lines = _disjoint("classes", cells.names, sets) or _shifted("classes", cells.names, sets)
+    return lines or _one_answer("classes", present)
 
 
 def _one_answer(subject: str, names: Sequence[str]) -> list[str]:
@@ -138,7 +139,11 @@ def categories(cells: Cells) -> list[str]:
             sets = [sorted(values[int(code)] for code in present) for present in codes]
             if max(map(len, sets)) <= MAX_CODES:
                 subject = f"column {name}: categories"
-                lines += _disjoint(subject, cells.names, sets) or _one_answer(subject, values)
+                lines += (
+                    _disjoint(subject, cells.names, sets)
+                    or _shifted(subject, cells.names, sets)
+                    or _one_answer(subject, values)
+                )
     return lines
 
 
@@ -162,6 +167,17 @@ def codes(cells: Cells) -> list[str]:
                 f"{'; '.join(phrases[:4])}; {SHARED}"
             )
     return lines
+
+
+def _shifted(subject: str, clients: Sequence[str], sets: Sequence[Sequence[str]]) -> list[str]:
+    """Warn if clients have two codes each, such as 0 and 1, or 1 and 2, that overlap."""
+    pairs = {tuple(names): client for client, names in zip(clients, sets, strict=False)}
+    pairs = {names: client for names, client in pairs.items() if len(names) > 1}
+    numeric = all(name.removeprefix("-").isdecimal() for names in pairs for name in names)
+    if len(pairs) != 2 or not numeric or max(map(len, pairs)) > 2:
+        return []
+    phrases = [f"{', '.join(names)} at {client}" for names, client in pairs.items()]
+    return [f"{subject}: two at each client, but not the same: {'; '.join(phrases)}; {SHARED}"]
 
 
 def _disjoint(subject: str, clients: Sequence[str], sets: Sequence[Sequence[str]]) -> list[str]:

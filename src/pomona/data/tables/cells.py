@@ -178,13 +178,16 @@ def read_column(
     start = 0
     for array, decimal in zip(arrays, decimals, strict=True):
         block = values[start : start + len(array)]
+        marks = _marks(column, decimal, array.type)
         if column.kind == "number":
             block[:] = numbers(array, decimal)
-            block[np.isin(block, _marks(column, array.type))] = math.nan
+            block[np.isin(block, marks)] = math.nan
         unread = np.isnan(block)
         rows = start + np.flatnonzero(unread)
         unread_cells, codes = distinct(array.filter(pa.array(unread)))
         read = [_meaning(cell, column, decimal, categories, limit) for cell in unread_cells]
+        gaps = {(value, reading) for value in marks.tolist() for reading in ("", "thousands")}
+        read = [(math.nan, "gap") if pair in gaps else pair for pair in read]
         block[unread] = np.array([value for value, _ in read], float)[codes]
         unread[unread] = np.array([reading == "zoned" for _, reading in read], bool)[codes]
         zoned.append(unread)
@@ -199,9 +202,18 @@ def read_column(
     return ColumnCells(values, tuple(categories), np.concatenate(zoned), tuple(cells))
 
 
-def _marks(column: TableColumn, arrow_type: pa.DataType) -> NDArray[np.floating[Any]]:
-    """Return the numbers that mark gaps in a column, as numbers of its type are rounded."""
-    marks = np.array([cell_values.number(cell) for cell in column.missing], np.float64)
+def _marks(column: TableColumn, decimal: str, arrow_type: pa.DataType) -> NDArray[np.floating[Any]]:
+    """Return the numbers or days that mark gaps in a column, written as settings or as the file
+    write them, and as numbers of its type are rounded.
+    """
+    values: list[float] = []
+    if column.kind == "number":
+        values = [
+            cell_values.number(cell, mark) for cell in column.missing for mark in ("", decimal)
+        ]
+    elif column.kind == "date":
+        values = [*map(cell_values.days, column.missing)]
+    marks = np.array(values, np.float64)
     return marks.astype(arrow_type.to_pandas_dtype()) if _has_few_bits(arrow_type) else marks
 
 
@@ -211,8 +223,8 @@ def _meaning(
     """Return the value of a cell, and how it was read if it is not plainly a value: a gap, a stray,
     a bound, a number with marks of thousands, or a date with a zone.
     """
-    name = cell_values.plain(cell)
-    if name in column.missing:
+    name = cell_values.plain(cell_values.with_point(cell, decimal))
+    if {name, cell_values.plain(cell)} & {*column.missing}:
         return math.nan, "gap"
     if column.kind == "number":
         value, reading = _number(cell, decimal, column.censored)

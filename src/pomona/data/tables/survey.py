@@ -1,7 +1,7 @@
 """The columns of a table that have a purpose: labels, owners, groups, times, subgroups."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,18 +88,25 @@ class TableSurvey:
         start = int(row_ends[number]) - len(self.sources[number])
         return self.sources[number].location(row - start, len(self.sources) > 1)
 
-    def texts(self, index: int) -> list[str]:
-        """Return the cells of a column as texts, numbers among them with a decimal point."""
+    def texts(self, index: int, marks: Collection[str] = ()) -> list[str]:
+        """Return the cells of a column as texts, numbers among them with a decimal point; those
+        that are ``marks`` of gaps as empty texts.
+        """
         texts: list[str] = []
         for source, decimal in zip(self.sources, self.decimals, strict=True):
             cells, codes = distinct(source.cells(index))
-            pointed = [_pointed(cell.strip(), decimal) for cell in cells]
+            pointed = [cell_values.with_point(cell.strip(), decimal) for cell in cells]
+            pointed = ["" if cell_values.plain(cell) in marks else cell for cell in pointed]
             texts += [pointed[code] for code in codes.tolist()]
         return texts
 
     def read(self, index: int, column_type: str = "number") -> ColumnCells:
-        """Return the cells of a column as numbers or dates."""
-        column = TableColumn.model_validate({"name": f"column {index}", "kind": column_type})
+        """Return the cells of a column as numbers or dates, without those that mark gaps in all
+        columns.
+        """
+        marks = [*map(cell_values.plain, targets.markers(self.sources[0].settings))]
+        values = {"name": f"column {index}", "kind": column_type, "missing": marks}
+        column = TableColumn.model_validate(values)
         return read_column([source.cells(index) for source in self.sources], self.decimals, column)
 
     def targets(
@@ -126,8 +133,11 @@ class TableSurvey:
         self, settings: ColumnData, read: Callable[["TableSurvey"], list[Strays]]
     ) -> tuple[Answer, list[str]]:
         """Return the targets, and all problems of the table."""
+        marks = targets.label_marks(settings)
         columns = [
-            targets.LabelColumn(self.columns[i], self.texts(i), self.location, self.read(i).values)
+            targets.LabelColumn(
+                self.columns[i], self.texts(i, marks), self.location, self.read(i).values
+            )
             for i in self.roles.label
         ]
         answer, problems = targets.from_cells(columns, settings)
@@ -352,12 +362,6 @@ def _located(sources: Sequence[TableSource], notes: Sequence[Sequence[str]]) -> 
         for line in source_notes
     ]
     return [*dict.fromkeys(lines)]
-
-
-def _pointed(cell: str, decimal: str) -> str:
-    """Return a cell with a decimal point if it is a number with a decimal comma."""
-    is_number = decimal == "comma" and not np.isnan(cell_values.number(cell, decimal))
-    return cell_values.pointed(cell, decimal) if is_number else cell
 
 
 def _is_name(cell: str) -> bool:

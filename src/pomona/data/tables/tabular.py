@@ -93,6 +93,7 @@ def read_parts(
     dataset = replace(dataset, notes=(*dataset.notes, *notes(raw)))
     layout, share = () if table.sources[0].header else table.columns, settings.memory_share
     refused = settings.missing == settings.censored == settings.categories == "refuse"
+    refused &= not settings.missing_values  # of which a table for prediction may have some
     by_client = settings.fit == "client"
     if refused and not settings.dates and not by_client:
         return in_single(dataset, share, layout), table.counts
