@@ -104,6 +104,23 @@ def test_data_sets_of_pytorch_have_their_channels_first():
     assert np.array_equal(dataset.y[:20], y)
 
 
+class Noisy(Pairs):
+    """Items with a random transform."""
+
+    def __getitem__(self, row):
+        x, y = super().__getitem__(row)
+        return x + torch.rand(()), y
+
+
+def test_a_random_transform_is_drawn_once_with_a_note():
+    pairs = torch.ones(20, 3, 5, 6), torch.arange(20) % 2
+    dataset = read(from_clients({"a": Noisy(*pairs), "b": Pairs(*pairs)}))
+    (note,) = [note for note in dataset.notes if "random transform" in note]
+    assert note.startswith("client a, train: items differ each time")
+    with pytest.raises(DataError, match="client a, train, x: Tensor is not an array"):
+        from_clients({"a": Pairs(pairs[0].bfloat16(), pairs[1])})
+
+
 def test_a_clients_own_test_rows_are_its_test_rows():
     data = from_clients({"a": (X, Y), "b": (X + 1, Y)}, test={"b": (X[:7] - 9, Y[:7])})
     scenario = Scenario.prepare(pomona.Config(data=data, **RUN))

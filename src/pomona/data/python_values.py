@@ -42,19 +42,22 @@ def array(values: Any, source: str) -> NDArray[Any]:
         )
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{source} has masked cells; give NaN where a value is missing")
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    try:
-        converted = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as fault:
-        raise DataError(
-            f"{source}: {type(values).__name__} is not an array ({fault}); give one"
-        ) from None
+    converted = _converted(values, source)
     if not converted.ndim:
         raise DataError(
             f"{source} is a {type(values).__name__}; give an array with one entry per row"
         )
     return converted
+
+
+def _converted(values: Any, source: str) -> NDArray[Any]:
+    """Return values, or a single one, as an array. Raises DataError."""
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (ValueError, TypeError, RuntimeError) as fault:
+        raise DataError(
+            f"{source}: {type(values).__name__} is not an array ({fault}); give one"
+        ) from None
 
 
 def names(values: Any, source: str) -> list[str]:
@@ -102,9 +105,10 @@ def _pair_of_items(values: Any, source: str) -> Pair:
     notes: list[str] = []
     try:
         items = [values[k] for k in range(len(values))]
+        again = [values[k] for k in range(min(len(items), REREAD))]
         if items and isinstance(items[0], Mapping):
             keys, notes = _keys(items[0], source)
-            items = [tuple(item[key] for key in keys) for item in items]
+            items, again = ([tuple(i[key] for key in keys) for i in x] for x in (items, again))
         x, y = zip(*items, strict=True)
     except (TypeError, ValueError, KeyError, AttributeError) as fault:
         raise DataError(
@@ -113,8 +117,23 @@ def _pair_of_items(values: Any, source: str) -> Pair:
         ) from None
     refuse_files(x, y, source)
     inputs, remarks = _stacked(x, f"{source}, x")
+    notes += _random([item[0] for item in again], x, source)
     labels, _ = _stacked(y, f"{source}, y", channels=False)
     return Pair(inputs, labels, (*notes, *remarks))
+
+
+REREAD = 8  # first items of a data set that are read twice
+
+
+def _random(again: Sequence[Any], items: Sequence[Any], source: str) -> list[str]:
+    """Return a note if the first items of a data set were not the same when read again."""
+    pairs = zip(again, items, strict=False)
+    if all(_converted(a, source).tobytes() == _converted(b, source).tobytes() for a, b in pairs):
+        return []
+    return [
+        f"{source}: items differ each time that they are read (a random transform?); each is read "
+        "once, also for tests; leave the transform out, and set augment"
+    ]
 
 
 def inputs(values: Any, source: str) -> tuple[Any, list[str]]:
@@ -128,11 +147,19 @@ def inputs(values: Any, source: str) -> tuple[Any, list[str]]:
     if not _has_items(values):
         return values, []
     items = [values[k] for k in range(len(values))]
+    again = [values[k] for k in range(min(len(items), REREAD))]
     if items and isinstance(items[0], Mapping):
         key = _input_key(items[0], source)
-        return _stacked([item[key] for item in items], source)
-    pairs = [item[0] if isinstance(item, tuple | list) else item for item in items]
-    return _stacked(pairs, source) if pairs else (np.empty(0), [])
+        x, repeated = ([item[key] for item in read] for read in (items, again))
+    else:
+        x, repeated = (
+            [item[0] if isinstance(item, tuple | list) else item for item in read]
+            for read in (items, again)
+        )
+    if not x:
+        return np.empty(0), []
+    stacked, remarks = _stacked(x, source)
+    return stacked, [*remarks, *_random(repeated, x, source)]
 
 
 def _has_items(values: Any) -> bool:
@@ -235,7 +262,7 @@ def _stacked(
 
     Raises DataError for items of different shapes.
     """
-    pairs = [_item(item, channels) for item in items]
+    pairs = [_item(item, channels, source) for item in items]
     arrays = [np.moveaxis(values, 0, -1) if move else values for move, values in pairs]
     unequal = next((k for k, item in enumerate(arrays) if item.shape != arrays[0].shape), None)
     if unequal is not None:
@@ -250,11 +277,11 @@ def _stacked(
     return np.stack(arrays), [note]
 
 
-def _item(item: Any, channels: bool) -> tuple[bool, NDArray[Any]]:
+def _item(item: Any, channels: bool, source: str) -> tuple[bool, NDArray[Any]]:
     """Return an item as an array, and whether its channels are first: those of a tensor are,
     unless only its last axis is as short as channels are.
     """
     tensor = hasattr(item, "detach")
-    values = np.asarray(item.detach().cpu() if tensor else item)
+    values = _converted(item, source)
     last = values.ndim > 2 and values.shape[-1] <= FEW < min(values.shape[:-1])
     return channels and tensor and values.ndim > 2 and not last, values
