@@ -1,19 +1,23 @@
 """One round of one task, by Pomona and by other simulators, in turns.
 
     python benchmarks/named_peers.py [--quick] [peers=pomona,pfllib] [methods=fedavg,ditto]
-    [rounds=3] [images=N]
+    [rounds=3] [images=N] [batch=64] [data=table] [patience=120]
 
 The task is that of ``fedavg_round.py``: MNIST pooled and split again, Dirichlet(0.1), 20 clients,
 batch 10, one local epoch, the network ``cnn`` (582,026 parameters), from the same first weights,
 all test data evaluated in every round. It is prepared before any measurement, in a folder that all
 candidates read (``peers/task.py``). Images of noise replace MNIST if POMONA_DATA is not set.
+``data=table``: the four hospitals of ``examples/heart-disease.toml``, which needs POMONA_DATA, and
+a network with one hidden layer of 64.
 
 Every candidate is a separate program in its own environment (``make peers-setup``; candidates
 without one are named and left out), started before the first turn. A round begins on request
 (``peers/turns.py``), while the other candidates sleep: a first round warms up, then ``rounds``
-count. Processor seconds are those of all of a candidate's processes. Accuracy is that after the
-same number of training rounds, over all test samples; ``--`` if a framework does not evaluate that
-model.
+count. A candidate that is not ready for a round after ``patience`` seconds is ended and named.
+Processor seconds are those of all of a candidate's processes. Peak memory is theirs in the warm-up
+round, read several times a second: proportional set sizes without the pages of files, since
+candidates share those of libraries and of the task. Accuracy is that after the same number of
+training rounds, over all test samples; ``--`` if a framework does not evaluate that model.
 
 FedAvg is measured on all images. The other methods, some of which take minutes per round elsewhere,
 use a quarter of them and one round after the warm-up, FedALA two: in its second one weights are
@@ -28,29 +32,33 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import psutil
+import torch
 
 from fedavg_round import SETTINGS
+from memory import EVERY, GIGABYTE, pss
 from peers import set_up, task
 from peers.turns import FOLDER
 from pomona.config import resolve
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, read_file
 from pomona.data import read
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 from pomona_federation.supervision.supervisor import adopt, disown, end, process_tree, reap
+from rate import operations, repeated, step
 from rounds import noise, scenario_of
-from timing import Table, chosen, native_release, publish
+from timing import Table, chosen, engines_here, native_release, publish
 
 SCRIPTS = Path(__file__).parent / "peers"
-PATIENCE, STARTUP = 3600.0, 300.0  # seconds that a round may take, and the way to the first one
-PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple")
+FOUR_SITES = Path(__file__).parents[1] / "examples" / "heart-disease.toml"
+PATIENCE = 120.0  # seconds that a round may take, and the way to the first one
+PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple", "fedfomo")
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,7 @@ PEERS = {
     "flower": Peer("flower_rounds.py", "flower", TWO_PROCESSES),
     "nvflare": Peer("nvflare_rounds.py", "nvflare", TWO_PROCESSES),
     "flgo": Peer("flgo_rounds.py", "flgo", TWO_THREADS),
+    "blazefl": Peer("blazefl_rounds.py", "blazefl", TWO_THREADS),
 }
 # Variants of those above: slower, with less work or less precision. Measured on request.
 VARIANTS = {
@@ -105,6 +114,7 @@ VARIANTS = {
     "pfl-2-threads": Peer("pfl_rounds.py", "pfl", TWO_THREADS),
     "flgo-2-processes": Peer("flgo_rounds.py", "flgo", TWO_PROCESSES),
     "flgo-1-thread": Peer("flgo_rounds.py", "flgo"),
+    "blazefl-2-processes": Peer("blazefl_rounds.py", "blazefl", TWO_PROCESSES),
 }
 
 
@@ -128,15 +138,21 @@ FULL = Size(None, 3, 17_500, {"fedala": 2}, tuple(PEERS), tuple(task.METHODS))
 QUICK = Size(400, 1, 400, {}, ("pomona", "pomona-native"), ("fedavg",))
 
 
-def prepare(folder: Path, images: int | None, seed: int) -> task.Task:
-    """Write the task for all candidates."""
+def prepare(
+    folder: Path, images: int | None, seed: int, batch: int = 10, name: str = "mnist"
+) -> task.Task:
+    """Write the task for all candidates: ``mnist``, or ``table``, of which all rows are taken."""
+    general: Tree = {"seed": seed, "batch_size": batch}
+    if name == "table":
+        own: Tree = {"model": {"name": "mlp"}, "clients": 4, "data": {"validation_share": 0.0}}
+        with chdir(os.environ["POMONA_DATA"]):  # the files' names are relative
+            config = resolve(read_file(FOUR_SITES), own, general)
+            return written(folder, scenario_of(config, read(config.data)))
     real, train = "POMONA_DATA" in os.environ, images and images * 3 // 4
     data: Tree = {"name": "mnist", "train_limit": train, "test_limit": images and images - train}
     # What is usual for the smallest client is out of reach in a few rows of MNIST; a batch will do.
     small: Tree = {"partition": {"min_size": min(10, images // 80)}} if real and images else {}
-    config = resolve(
-        SETTINGS, {"data": data if real else {"name": "rounds:noise"}, "seed": seed}, small
-    )
+    config = resolve(SETTINGS, {"data": data if real else {"name": "rounds:noise"}}, small, general)
     dataset = read(config.data) if real else noise(images or 70_000)
     return written(folder, scenario_of(config, dataset))
 
@@ -158,9 +174,23 @@ def written(folder: Path, scenario: Scenario) -> task.Task:
     }
     rows |= {name: np.asarray(getattr(dataset, name), np.float32) for name in ("shift", "scale")}
     names = ("clients", "batch_size", "lr", "local_epochs", "seed")
+    settings = {name: getattr(config, name) for name in names}
     return task.write(
-        folder, dataset.x, dataset.y, rows, {name: getattr(config, name) for name in names}
+        folder, dataset.x, dataset.y, rows, {**settings, "classes": len(dataset.classes)}
     )
+
+
+def rates(batch: int) -> dict[str, float]:
+    """GFLOP/s of each engine in a step of the ``cnn``, by one thread; PyTorch's count of them."""
+    torch.set_num_threads(1)
+    steps = {e: step("cnn", batch, "fp32", [f"engine={e}"]) for e in engines_here()}
+    count = operations(steps["torch"])
+    return {
+        f"GFLOP/s in a step of the cnn, {engine}, one thread": round(
+            count / 1e9 / median(repeated(work, 20) for _ in range(5)), 1
+        )
+        for engine, work in steps.items()
+    }
 
 
 class CandidateError(Exception):
@@ -170,8 +200,10 @@ class CandidateError(Exception):
 class Running:
     """A candidate's program, waiting for its turn or running it."""
 
-    def __init__(self, name: str, peer: Peer, folder: Path, method: str, rounds: int) -> None:
+    def __init__(self, name: str, folder: Path, method: str, rounds: int, patience: float) -> None:
+        peer = {**PEERS, **VARIANTS}[name]
         self.name, self.folder, self.rounds = name, folder / f"{name}-turns", 0
+        self.patience, self.peak = patience, 0
         self.folder.mkdir()
         env = {
             **os.environ,
@@ -187,6 +219,7 @@ class Running:
         }
         env |= {
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else anything else that runs goes before Ray's actors
             "WANDB_MODE": "disabled",
             "PYTHONPATH": own_path(peer),
         }
@@ -203,13 +236,22 @@ class Running:
                 command, env=env, stdout=log, stderr=log, cwd=self.folder
             )
 
-    def wait(self, number: int, patience: float = PATIENCE) -> None:
-        """Wait until round ``number`` could begin, so that the previous one is over."""
-        deadline = time.monotonic() + patience
+    def wait(self, number: int) -> None:
+        """Wait until round ``number`` could begin, so that the previous one is over; observe the
+        memory of the first.
+        """
+        start_time = sampled = time.monotonic()
         while not (self.folder / f"asked-{number}").exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            now = time.monotonic()
+            if self.process.poll() is not None or now > start_time + self.patience:
                 log = (self.folder / "log").read_text(errors="replace")
-                raise CandidateError(f"{self.name} did not get to round {number}:\n{log[-4000:]}")
+                raise CandidateError(
+                    f"{self.name} did not get to round {number} in {now - start_time:.0f} s of "
+                    f"{self.patience:.0f}:\n{log[-4000:]}"
+                )
+            if number == 2 and now > sampled + EVERY:
+                sampled, tree = now, process_tree(self.process.pid)
+                self.peak = max(self.peak, sum(pss(p.pid, "Pss_Anon", "Pss_Shmem") for p in tree))
             time.sleep(0.005)
 
     def round(self) -> tuple[float, float]:
@@ -259,7 +301,7 @@ def own_path(peer: Peer) -> str:
 
 @contextmanager
 def running(
-    folder: Path, method: str, names: Sequence[str], rounds: int
+    folder: Path, method: str, names: Sequence[str], rounds: int, patience: float
 ) -> Iterator[list[Running]]:
     """Candidates' programs, ready for their first turns; they end with the block, with all their
     descendants.
@@ -269,9 +311,9 @@ def running(
     try:
         ready = []
         for name in names:  # one after another: some start many processes
-            programs.append(Running(name, {**PEERS, **VARIANTS}[name], folder, method, rounds))
+            programs.append(Running(name, folder, method, rounds, patience))
             try:
-                programs[-1].wait(1, STARTUP)
+                programs[-1].wait(1)
                 ready.append(programs[-1])
             except CandidateError as error:
                 print(f"left out: {error}", file=sys.stderr, flush=True)
@@ -291,10 +333,15 @@ def running(
 
 
 def measure(
-    folder: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]
+    folder: Path,
+    method: str,
+    names: Sequence[str],
+    rounds: int,
+    patience: float,
+    notes: Mapping[str, object],
 ) -> Table:
     """All candidates' rounds of one method, in turns."""
-    with running(folder, method, names, rounds + 1) as candidates:
+    with running(folder, method, names, rounds + 1, patience) as candidates:
         times: dict[str, list[tuple[float, float]]] = {
             candidate.name: [] for candidate in candidates
         }
@@ -314,6 +361,7 @@ def measure(
                 flush=True,
             )
         accuracies = {candidate.name: candidate.accuracies() for candidate in candidates}
+        peaks = {candidate.name: candidate.peak / GIGABYTE for candidate in candidates}
     first = next(iter(times))
     rows = {}
     for name, turns in times.items():
@@ -329,6 +377,7 @@ def measure(
             "max s": max(wall),
             f"times {first}'s": median(share),
             "processor s": median(used),
+            "peak GB": peaks[name],
             "accuracy after 1, 2, ... rounds": " ".join(
                 "--" if a is None else f"{a:.4f}" for a in curve
             ),
@@ -340,15 +389,14 @@ def measure(
 def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     options = dict(argument.partition("=")[::2] for argument in arguments)
-    assert options.keys() <= {"peers", "methods", "rounds", "images", "seed"}, options
+    known = {"peers", "methods", "rounds", "images", "seed", "batch", "data", "patience"}
+    assert options.keys() <= known, options
     listed: Callable[[str, tuple[str, ...]], tuple[str, ...]] = lambda key, usual: (  # noqa: E731
         tuple(options[key].split(",")) if key in options else usual
     )
-    peers, methods, seed = (
-        listed("peers", size.peers),
-        listed("methods", size.methods),
-        int(options.get("seed", 0)),
-    )
+    peers, methods = listed("peers", size.peers), listed("methods", size.methods)
+    seed, batch = int(options.get("seed", 0)), int(options.get("batch", 10))
+    data, patience = options.get("data", "mnist"), float(options.get("patience", PATIENCE))
     available = []
     for name in peers:
         peer = {**PEERS, **VARIANTS}[name]
@@ -367,21 +415,21 @@ def main(size: Size, arguments: list[str]) -> list[Table]:
         )
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            prepared = prepare(folder / "task", images, seed)
+            prepared = prepare(folder / "task", images, seed, batch, data)
             sizes = {
                 s: sum(len(prepared.rows[f"{s}_{i}"]) for i in range(prepared.settings["clients"]))
                 for s in ("train", "test")
             }
             notes = {
-                "data": "MNIST"
-                if "POMONA_DATA" in os.environ
-                else "noise (POMONA_DATA is not set)",
-                "training images": sizes["train"],
-                "test images": sizes["test"],
+                "data": data if "POMONA_DATA" in os.environ else "noise (POMONA_DATA is not set)",
+                "training samples": sizes["train"],
+                "test samples": sizes["test"],
+                "batch": batch,
+                **rates(batch),
                 "load before": os.getloadavg()[0],
                 "seed": seed,
             }
-            tables.append(measure(folder, method, capable, rounds, notes))
+            tables.append(measure(folder, method, capable, rounds, patience, notes))
     return tables
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import vision  # noqa: F401
 from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe, GeneralCalculator
 from flgo.utils.fmodule import FModule
-from task import Cnn, Task
+from task import Task
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
@@ -18,10 +18,10 @@ class Model(FModule):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = Cnn()
+        self.net = current_task.network()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, 1, 28, 28) -> (B, 10) logits."""
+        """Inputs -> (B, classes) logits."""
         return self.net(x)
 
 
@@ -51,7 +51,7 @@ def load(task: Task) -> None:
 def init_global_module(owner: Any) -> None:
     """Give the server its first model."""
     if "Server" in type(owner).__name__:
-        owner.model = current_task.start(Model())
+        owner.model = Model()
 
 
 def init_local_module(owner: Any) -> None:

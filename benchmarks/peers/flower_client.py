@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from task import Cnn, Task
+from task import Task
 from task import train as train_locally
 
 app = ClientApp()
@@ -34,7 +34,7 @@ def train(message: Message, context: Any) -> Message:
     config = message.content["config"]
     task = task_at(str(config["task"]), int(config["threads"]))
     x, y = samples(task, int(context.node_config["partition-id"]))
-    net = Cnn()
+    net = task.network()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     train_locally(net, x, y, task.settings)
     reply = {

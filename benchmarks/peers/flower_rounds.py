@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from task import Cnn, Task, arguments, right
+from task import Task, arguments, right
 
 server = ServerApp()
 OPTIONS = arguments()
@@ -31,7 +31,7 @@ def main(grid: Any, context: Any) -> None:
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         if number:
-            net = Cnn()
+            net = TASK.network()
             net.load_state_dict(arrays.to_torch_state_dict())
             turns.report(number, right(net, *test) / len(test[1]), len(test[1]))
         turns.wait_for(number + 1)
@@ -41,7 +41,7 @@ def main(grid: Any, context: Any) -> None:
         fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n
     ).start(
         grid=grid,
-        initial_arrays=ArrayRecord(TASK.start(Cnn()).state_dict()),
+        initial_arrays=ArrayRecord(TASK.network().state_dict()),
         train_config=ConfigRecord({"task": str(TASK.folder), "threads": OPTIONS.threads}),
         num_rounds=OPTIONS.rounds + 1,
         evaluate_fn=evaluate,

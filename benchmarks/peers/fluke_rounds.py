@@ -19,7 +19,7 @@ from fluke.data import FastDataLoader
 from fluke.evaluation import ClassificationEval
 from fluke.nets import EncoderHeadNet
 from fluke.utils import ClientObserver, FederationObserver, ServerObserver
-from task import AT_ONCE, CLASSES, METHODS, Cnn, Task, arguments
+from task import AT_ONCE, METHODS, Task, arguments
 from torchmetrics import Accuracy
 
 ALGORITHMS = {"fedavg": FedAVG, "fedala": FedALA, "ditto": Ditto, "apfl": APFL, "fedamp": FedAMP}
@@ -36,17 +36,15 @@ MOMENTS = {
 class Split:
     """A splitter for fluke: the clients' data and the server's."""
 
-    num_classes = CLASSES
-
     def __init__(self, task: Task, personal: bool) -> None:
-        self.task, self.personal = task, personal
+        self.task, self.personal, self.num_classes = task, personal, task.settings["classes"]
 
     def assign(self, n: int, batch_size: int) -> Any:
         """The clients' loaders of training and test data, and the server's of test data."""
 
         def loaders(datasets: Any, size: int, shuffle: bool) -> list[Any]:
             return [
-                FastDataLoader(x, y, num_labels=CLASSES, batch_size=size, shuffle=shuffle)
+                FastDataLoader(x, y, num_labels=self.num_classes, batch_size=size, shuffle=shuffle)
                 for x, y in datasets
             ]
 
@@ -110,7 +108,7 @@ def parameters(task: Task, method: str) -> Any:
         "fedamp": {"lam": lr * hyperparameters.get("lambda", 0)},  # it divides by the learning rate
     }.get(method, {})
     servers = {"apfl": {"tau": 1}, "fedamp": {"sigma": hyperparameters.get("sigma"), "alpha": 1.0}}
-    network = task.start(Cnn())
+    network = task.network()
     model = EncoderHeadNet(network[0], network[1])
     client = {
         "batch_size": s["batch_size"],
@@ -133,13 +131,14 @@ def main() -> None:
     task = Task(options.folder)
     fluke, personal = FlukeENV(), options.method in MOMENTS
     moment, offset = MOMENTS.get(options.method, ("", 0))
+    classes = task.settings["classes"]
     fluke.set_seed(task.settings["seed"])
     fluke.set_inmemory(True)
     fluke.set_evaluator(
         ClassificationEval(
             eval_every=1,
-            n_classes=CLASSES,
-            accuracy=Accuracy(task="multiclass", num_classes=CLASSES),
+            n_classes=classes,
+            accuracy=Accuracy(task="multiclass", num_classes=classes),
         )
     )
     fluke.set_eval_cfg(

@@ -3,7 +3,7 @@
 import nvflare.client as flare
 import torch
 import turns
-from task import Cnn, Task, arguments, right, train
+from task import Task, arguments, right, train
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
     task = Task(options.folder)
-    s, net = task.settings, Cnn()
+    s, net = task.settings, task.network()
     flare.init()
     client = int(flare.get_site_name().rpartition("-")[2]) - 1
     (x, y), test = task.client_samples("train", client), task.client_samples("test", client)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
-from task import Cnn, Task, arguments
+from task import Task, arguments
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
         name="peers",
         min_clients=clients,
         num_rounds=options.rounds + 1,  # the last one never gets its turn
-        model=task.start(Cnn()),
+        model=task.network(),
         train_script=str(Path(__file__).with_name("nvflare_client.py")),
         train_args=f"{folder} {options.method} {options.rounds} --threads {options.threads}",
     )

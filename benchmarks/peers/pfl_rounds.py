@@ -23,16 +23,24 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, StringMetricName, Weighted
 from pfl.model.pytorch import PyTorchModel
-from task import AT_ONCE, Cnn, Task, arguments
-from torch import Tensor
+from task import AT_ONCE, Task, arguments
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 NAME = StringMetricName("Central val | accuracy")
 LEADS = os.environ.get("RANK", "0") == "0"
 
 
-class Net(Cnn):
+class Net(nn.Module):
     """The network with the two methods that pfl requires."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs -> (B, classes) logits."""
+        return self.network(x)
 
     def loss(self, x: Tensor, y: Tensor, eval: bool = False) -> Tensor:  # noqa: A002 - pfl's name
         """Mean cross-entropy."""
@@ -83,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     task = Task(options.folder)
     s, test = task.settings, task.pooled("test")
-    net = task.start(Net())
+    net = Net(task.network())
     users = FederatedDataset.from_slices(
         dict(enumerate(task.samples_by_client("train"))),
         get_user_sampler("minimize_reuse", list(range(s["clients"]))),

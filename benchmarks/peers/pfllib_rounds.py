@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import turns
-from task import CLASSES, METHODS, Cnn, Task, arguments
+from task import METHODS, Task, arguments
 
 DATA = "Task"
 SERVERS = {
@@ -26,6 +26,7 @@ SERVERS = {
     "apfl": ("serverapfl", "APFL"),
     "fedamp": ("serveramp", "FedAMP"),
     "apple": ("serverapple", "APPLE"),
+    "fedfomo": ("serverfomo", "FedFomo"),
 }
 
 
@@ -48,10 +49,10 @@ def settings(task: Task, method: str, rounds: int) -> Namespace:
     """Settings as PFLlib's command line would set them."""
     s, hyperparameters = task.settings, METHODS
     general = {
-        "model": task.start(Cnn()),
+        "model": task.network(),
         "device": "cpu",
         "dataset": DATA,
-        "num_classes": CLASSES,
+        "num_classes": s["classes"],
         "global_rounds": rounds,
         "local_epochs": s["local_epochs"],
         "batch_size": s["batch_size"],
@@ -101,6 +102,7 @@ def settings(task: Task, method: str, rounds: int) -> Namespace:
             "mu": hyperparameters["apple"]["mu"],
             "L": hyperparameters["apple"]["L"],
         },
+        "fedfomo": hyperparameters["fedfomo"],
     }
     return Namespace(**general, **dict.fromkeys(unused, 0), **specific.get(method, {}))
 

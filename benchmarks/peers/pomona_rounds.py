@@ -37,6 +37,8 @@ def method(name: str) -> Tree:
                 "mu": hyperparameters["mu"],
                 "schedule_share": hyperparameters["L"],
             }
+        case "fedfomo":
+            settings = {"budget": hyperparameters["M"]}
         case _:
             settings = dict(hyperparameters)
     return {"name": name, **settings}
@@ -44,15 +46,21 @@ def method(name: str) -> Tree:
 
 def scenario(task: Task, config: Config) -> Scenario:
     """The scenario that a task was written from, with other settings."""
-    s, empty = task.rows, np.empty(0, np.int64)
+    s = task.rows
     shift, scale = (tuple(s[name].tolist()) for name in ("shift", "scale"))
     images, labels = np.asarray(task.images), np.asarray(task.labels)
-    dataset = Dataset(
-        "task", "image", images, labels, tuple("0123456789"), len(labels), shift, scale
-    )
-    clients = tuple(
-        ClientRows(s[f"train_{i}"], empty, s[f"test_{i}"]) for i in range(config.clients)
-    )
+    classes = tuple(map(str, range(task.settings["classes"])))
+    kind = "image" if images.ndim == 4 else "table"
+    dataset = Dataset("task", kind, images, labels, classes, len(labels), shift, scale)
+    # FedFomo chooses models by the last fifth of a client's training data, as in PFLlib
+    share = 0.2 if config.method.name == "fedfomo" else 0
+
+    def client(i: int) -> ClientRows:
+        rows = s[f"train_{i}"]
+        train, validation = np.split(rows, [len(rows) - int(share * len(rows))])
+        return ClientRows(train, validation, s[f"test_{i}"])
+
+    clients = tuple(map(client, range(config.clients)))
     return Scenario(config, dataset, Partition(clients, {}))
 
 
@@ -63,7 +71,9 @@ def main() -> None:
     task = Task(options.folder)
     backend: Tree = {"engine": options.engine, "precision": options.precision}
     changes: Tree = {"method": method(options.method), "rounds": options.rounds, **backend}
-    config = resolve({"model": {"name": "cnn"}}, task.settings, changes)
+    model: Tree = {"name": "cnn"} if task.images.ndim == 4 else {"name": "mlp"}
+    settings = {k: v for k, v in task.settings.items() if k != "classes"}
+    config = resolve({"model": model}, settings, changes)
     headline = config.method.method().card.headline
     run = Rounds(scenario(task, config), options.processes, frozenset({headline[1]}))
     samples = sum(len(task.rows[f"test_{i}"]) for i in range(config.clients))

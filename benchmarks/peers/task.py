@@ -1,7 +1,7 @@
 """The task of all simulators: a folder with samples, their assignment to clients, first weights and
 settings.
 
-    images.npy  (N, 28, 28, 1) uint8      labels.npy  (N,) int64
+    images.npy  (N, 28, 28, 1) uint8, or a table (N, F) float32      labels.npy  (N,) int64
     rows.npz    train_0, test_0, train_1, ...: rows of each client; weights_0, ...: parameters in
                 PyTorch's order, float32; shift and scale: the network sees (images - shift) / scale
     settings.json
@@ -33,6 +33,7 @@ METHODS: dict[str, dict[str, float]] = {
     "apfl": {"alpha": 0.5},
     "fedamp": {"lambda": 1.0, "sigma": 25.0},
     "apple": {"dr_lr": 0.01, "mu": 0.1, "L": 0.2},
+    "fedfomo": {"M": 5},  # others' models that a client gets per round
 }
 
 
@@ -58,6 +59,13 @@ class Cnn(nn.Sequential):
         )
 
 
+class Mlp(nn.Sequential):
+    """One hidden layer of 64 for tables."""
+
+    def __init__(self, columns: int, classes: int) -> None:
+        super().__init__(nn.Sequential(nn.Linear(columns, 64), nn.ReLU()), nn.Linear(64, classes))
+
+
 @dataclass(frozen=True)
 class Task:
     """A task in a folder, as written by ``write``."""
@@ -66,7 +74,7 @@ class Task:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """``clients``, ``batch_size``, ``lr``, ``local_epochs``, ``seed``."""
+        """``clients``, ``classes``, ``batch_size``, ``lr``, ``local_epochs``, ``seed``."""
         return dict(json.loads((self.folder / "settings.json").read_text()))
 
     @cached_property
@@ -86,14 +94,13 @@ class Task:
         return np.load(self.folder / "labels.npy", mmap_mode="r")
 
     def normalised(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Images (n, 1, 28, 28) float32 as the network takes them, and classes (n,) int64, of these
-        rows.
+        """Images (n, 1, 28, 28) or a table (n, F), float32 as the network takes them, and classes
+        (n,) int64, of these rows.
         """
-        x = torch.from_numpy(np.asarray(self.images[rows])).movedim(-1, 1).float()
-        shift, scale = (
-            torch.from_numpy(self.rows[name]).view(-1, 1, 1) for name in ("shift", "scale")
-        )
-        return ((x - shift) / scale).contiguous(), torch.from_numpy(np.asarray(self.labels[rows]))
+        x = torch.from_numpy(np.asarray(self.images[rows])).float()
+        shift, scale = (torch.from_numpy(self.rows[name]) for name in ("shift", "scale"))
+        x = ((x - shift) / scale).movedim(-1, 1).contiguous()
+        return x, torch.from_numpy(np.asarray(self.labels[rows]))
 
     def client_samples(self, split: str, client: int) -> tuple[Tensor, Tensor]:
         """One client's ``train`` or ``test`` samples."""
@@ -109,8 +116,10 @@ class Task:
             np.concatenate([self.rows[f"{split}_{i}"] for i in range(self.settings["clients"])])
         )
 
-    def start(self, network: nn.Module) -> nn.Module:
-        """Give a network the task's first weights; returns it."""
+    def network(self) -> nn.Sequential:
+        """The body and the last layer of the task's network, with its first weights."""
+        images = self.images.ndim == 4
+        network = Cnn() if images else Mlp(self.images.shape[1], self.settings["classes"])
         for k, parameter in enumerate(network.parameters()):
             parameter.data.copy_(torch.from_numpy(self.rows[f"weights_{k}"]))
         return network

@@ -66,7 +66,7 @@ def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
     scenario = rounds.scenario_of(
         resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}}), rounds.noise(IMAGES)
     )
-    network = task.start(load("peers.task").Cnn())
+    network = task.network()
     assert sum(p.numel() for p in network.parameters()) == 582_026
     x, _ = task.client_samples("test", 3)
     assert torch.allclose(network(x), scenario.module()(x), atol=1e-6)
@@ -122,8 +122,17 @@ def test_accuracy_is_pooled_over_the_samples_of_those_who_tell(load, tmp_path, m
 
 
 def test_who_has_no_environment_is_named_and_left_out(load, tmp_path, monkeypatch, capsys):
-    peers, set_up = load("named_peers"), load("peers.set_up")
-    monkeypatch.setattr(set_up, "FOLDER", tmp_path)
+    peers = load("named_peers")
+    monkeypatch.setattr(load("peers.set_up"), "FOLDER", tmp_path)
     (table,) = peers.main(peers.QUICK, ["peers=pomona,fluke"])
     assert list(table["rows"]) == ["pomona"]
     assert "python benchmarks/peers/set_up.py fluke" in capsys.readouterr().err
+
+
+def test_who_hangs_is_ended_and_named(load, tmp_path, monkeypatch, capsys):
+    peers, script = load("named_peers"), tmp_path / "asleep.py"
+    script.write_text("import time; time.sleep(60)")
+    monkeypatch.setitem(peers.PEERS, "asleep", peers.Peer(str(script)))
+    with peers.running(tmp_path, "fedavg", ["asleep"], 1, 0.2) as ready:
+        assert not ready
+    assert "asleep did not get to round 1" in capsys.readouterr().err
