@@ -99,6 +99,7 @@ PEERS = {
     "nvflare": Peer("nvflare_rounds.py", "nvflare", TWO_PROCESSES),
     "flgo": Peer("flgo_rounds.py", "flgo", TWO_THREADS),
     "blazefl": Peer("blazefl_rounds.py", "blazefl", TWO_THREADS),
+    "fedjax": Peer("fedjax_rounds.py", "fedjax", TWO_THREADS),
 }
 # Variants of those above: slower, with less work or less precision. Measured on request.
 VARIANTS = {
