@@ -241,7 +241,7 @@ class Running:
         """Wait until round ``number`` could begin, so that the previous one is over; observe the
         memory of the first.
         """
-        start_time = sampled = time.monotonic()
+        start_time, sampled = time.monotonic(), 0.0
         while not (self.folder / f"asked-{number}").exists():
             now = time.monotonic()
             if self.process.poll() is not None or now > start_time + self.patience:

@@ -3,7 +3,6 @@
 """
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -47,14 +46,10 @@ def test_the_task_is_what_the_round_of_fedavg_trains_on(load, tmp_path):
             x, y = task.client_samples(split, i)
             assert torch.equal(x, data.tensors[0])
             assert torch.equal(y, data.tensors[1])
-    images = np.concatenate(
-        [task.rows[f"{s}_{i}"] for s in ("train", "test") for i in range(len(clients))]
-    )
-    assert sorted(images.tolist()) == [*range(IMAGES)], "each image belongs to one client, once"
-    assert {k: task.settings[k] for k in ("batch_size", "lr")} == {
-        "batch_size": config.batch_size,
-        "lr": config.lr,
-    }
+    rows = [task.rows[f"{s}_{i}"] for s in ("train", "test") for i in range(len(clients))]
+    assert sorted(np.concatenate(rows)) == [*range(IMAGES)], "each image has one client"
+    for name in ("batch_size", "lr"):
+        assert task.settings[name] == getattr(config, name)
 
 
 def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
@@ -63,9 +58,8 @@ def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
     """
     task = load("named_peers").prepare(tmp_path, IMAGES, 0)
     rounds, fedavg = load("rounds"), load("fedavg_round")
-    scenario = rounds.scenario_of(
-        resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}}), rounds.noise(IMAGES)
-    )
+    config = resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}})
+    scenario = rounds.scenario_of(config, rounds.noise(IMAGES))
     network = task.network()
     assert sum(p.numel() for p in network.parameters()) == 582_026
     x, _ = task.client_samples("test", 3)
@@ -76,9 +70,7 @@ def rounds_of_the_program(load, folder, method):
     """Accuracy by rounds of training from Pomona's program, run alone for two rounds."""
     load("named_peers").prepare(folder, IMAGES, 0)
     command = [sys.executable, str(FOLDER / "peers" / "pomona_rounds.py"), str(folder), method, "2"]
-    process = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ)
-    )
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert process.returncode == 0, process.stderr
     scores = [json.loads(line) for line in process.stdout.splitlines()]
     return {score["trained"]: score["right"] / score["samples"] for score in scores}
