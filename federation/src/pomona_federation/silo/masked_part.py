@@ -68,17 +68,16 @@ class PastSums(Settings):
     def noting(cls, kit: Path, current: PastSum) -> Iterator[None]:
         """Record a sum, durably, unless the body of ``with`` refuses it.
 
-        Raises ProtocolError, before the body, if the same change, to the bit, was summed in another
-        run or study over other silos, with other weights or another ``max_norm``: where all silos
-        repeat theirs, as with one seed, the difference of the two sums is the change of those that
-        only one of them has, or that only one clips. Within a run ``TaskLog`` sees to it.
+        Raises ProtocolError, before the body, if the same change, to the bit, was summed over other
+        silos, with other weights or another ``max_norm``: where all silos repeat theirs, as with
+        one seed or in a round again, the difference of the two sums is the change of those that
+        only one of them has, or that only one clips.
         """
         path = kit / "state" / "sums.json"
         with waiting_lock(path.with_name(".sums.lock")):
             sums = (read_json(cls, path) or cls()).sums
             for past in sums:
-                same_run = (past.agreement, past.run) == (current.agreement, current.run)
-                if past.change == current.change and past.terms != current.terms and not same_run:
+                if past.change == current.change and past.terms != current.terms:
                     raise ProtocolError(
                         f"run {past.run} of study {past.agreement[:16]} has summed the same change "
                         "over other silos, or with other weights or max_norm; both sums together "
