@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, WrapValidator
 
 from pomona.core.errors import PomonaError
 
@@ -52,6 +52,13 @@ def without_paths(text: str, max_length: int = LONGEST) -> str:
     )
 
 
+def _by_entry(table: Any, validate: Callable[[Any], Any]) -> Any:
+    """Validate a table, with the first invalid entry as the only fault: each takes a kilobyte."""
+    for key in table if isinstance(table, Mapping) else ():
+        validate({key: table[key]})
+    return validate(table)
+
+
 def _within(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
@@ -87,6 +94,10 @@ WITH_CLASS_NAMES: frozenset[Targets] = frozenset({"classes", "segmentation"})
 """Types whose outputs are named classes."""
 
 E = TypeVar("E", bound=PomonaError)
+K = TypeVar("K")
+V = TypeVar("V")
+
+Table = Annotated[dict[K, V], WrapValidator(_by_entry)]  # as FailFast for tuples
 
 
 def parse(text: str | bytes, fault: Callable[[str], E], max_bytes: int = MOST_BYTES) -> Any:
@@ -131,12 +142,11 @@ def shallow(value: Any) -> bool:
     """Return whether a value's nesting is within the limit; iterative, so that deep nesting needs
     no stack.
     """
-    layer = [value]
-    for _ in range(DEEPEST + 1):
+    layer: list[Any] = [[value]]
+    for _ in range(DEEPEST + 2):
         layer = [
             inner
             for outer in layer
-            if isinstance(outer, NESTED)
             for inner in (outer.values() if isinstance(outer, Mapping) else outer)
             if isinstance(inner, NESTED)
         ]

@@ -78,7 +78,11 @@ class Settings(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _numbers(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Reject truth values for numbers."""
+        """Reject truth values for numbers, and keys without end: each unknown one is a fault, which
+        takes a kilobyte.
+        """
+        if isinstance(value, Mapping) and len(value) > 1000:
+            raise PydanticCustomError("keys", "more than 1000 keys")
         settings = handler(value)
         if isinstance(value, Mapping) and (
             misplaced := {

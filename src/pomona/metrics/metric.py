@@ -178,9 +178,8 @@ class Score:
         interval: its 95 % confidence interval, if requested and defined.
     """
 
-    __pydantic_config__ = ConfigDict(
-        extra="forbid", allow_inf_nan=False, revalidate_instances="always"
-    )
+    # unknown keys are ignored: refusing them takes a kilobyte each
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False, revalidate_instances="always")
 
     model: Label
     when: Stage

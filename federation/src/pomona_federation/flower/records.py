@@ -16,7 +16,8 @@ from numpy.lib import format as npy
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
-from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number, first
+from pomona.core import bounds
+from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number, Table
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.methods.base import Rows
@@ -39,8 +40,8 @@ class Introduction(Settings):
     """
 
     partition: Count | None
-    samples: dict[Label, Count] = Field(max_length=3)
-    model: dict[Line, Line] = Field(max_length=MAX_TENSORS)
+    samples: Table[Label, Count] = Field(max_length=3)
+    model: Table[Line, Line] = Field(max_length=MAX_TENSORS)
 
 
 class Task(Settings):
@@ -62,7 +63,7 @@ class Task(Settings):
     keep: bool
     best: int = Field(ge=-1, le=10**6)
     committed: Number
-    downlink: dict[Label, Ids] = Field(max_length=20)
+    downlink: Table[Label, Ids] = Field(max_length=20)
 
 
 class Answer(Settings):
@@ -94,7 +95,7 @@ def read(content: RecordDict, body_type: type[Body]) -> Body:
     try:
         return body_type.model_validate_json(text)
     except ValidationError as fault:
-        raise ProtocolError(f"the message is not as expected ({first(fault)})") from None
+        raise ProtocolError(f"the message is not as expected ({bounds.first(fault)})") from None
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:

@@ -23,6 +23,7 @@ from pomona.core.bounds import (
     Number,
     Seconds,
     Sha256,
+    Table,
     first,
 )
 from pomona.core.errors import ProtocolError
@@ -49,7 +50,6 @@ class Body(Settings):
 
     kind: ClassVar[str]
     longest: ClassVar[int] = 2**16  # longest JSON text that is read, in characters
-    most_keys: ClassVar[int] = 2**21  # each invalid one takes kilobytes
 
     @property
     def statement(self) -> dict[str, Any]:
@@ -95,8 +95,8 @@ class DownlinkEntry(Settings):
 
     form: EntryForm
     index: Annotated[tuple[ClientId, ...], Field(max_length=MAX_CLIENTS), FailFast()]
-    rows: dict[ClientId, Sha256] = Field(max_length=MAX_CLIENTS)
-    origins: dict[ClientId, RowOrigin] = Field({}, max_length=MAX_CLIENTS)
+    rows: Table[ClientId, Sha256] = Field(max_length=MAX_CLIENTS)
+    origins: Table[ClientId, RowOrigin] = Field({}, max_length=MAX_CLIENTS)
 
 
 class Newcomer(Settings):
@@ -158,7 +158,7 @@ class Task(Body):
     joined: Annotated[tuple[Count, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
     start: Sha256 | None = None
     readmitted: bool = False
-    downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
+    downlink: Table[Label, DownlinkEntry] = Field({}, max_length=20)
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
     renewals: Annotated[tuple[Renewal, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
 
@@ -202,7 +202,7 @@ class SumRequest(Body):
     kind = "sum-request"
     longest = 32 * 2**20
     task: Task
-    keys: Annotated[dict[ClientId, MaskKey], Field(min_length=2, max_length=MAX_CLIENTS)]
+    keys: Annotated[Table[ClientId, MaskKey], Field(min_length=2, max_length=MAX_CLIENTS)]
 
     @property
     def agreement(self) -> str:
@@ -248,7 +248,7 @@ class Answer(Body):
     """
 
     kind = "answer"
-    longest, most_keys = 16 * 2**20, 2**15  # a score has 10 keys
+    longest = 16 * 2**20
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
@@ -256,7 +256,7 @@ class Answer(Body):
     task: Sha256
     samples: Count
     uplink: Sha256 | Literal[""] = ""
-    rows: dict[Label, Hex] = Field({}, max_length=20)
+    rows: Table[Label, Hex] = Field({}, max_length=20)
     loss: Measured | None = None
     scores: Annotated[tuple[Score, ...], Field(max_length=2 * MOST_JUDGED), FailFast()] = ()
     seconds: Seconds = 0.0
@@ -288,7 +288,7 @@ class Hello(Body):
     agreement: Sha256
     run: Token
     nonce: Token
-    newcomers: dict[SiloName, ClientId] = Field({}, max_length=MAX_CLIENTS)
+    newcomers: Table[SiloName, ClientId] = Field({}, max_length=MAX_CLIENTS)
 
 
 class HelloReply(Body):
@@ -321,8 +321,6 @@ def read(body_type: type[B], text: str) -> B:
         raise ProtocolError(
             f"a {body_type.kind} of {len(text)} characters; the limit is {body_type.longest}"
         )
-    if text.count(":") > body_type.most_keys:
-        raise ProtocolError(f"a {body_type.kind} of more than {body_type.most_keys} keys")
     try:
         return body_type.model_validate_json(text)
     except ValidationError as fault:
@@ -362,7 +360,7 @@ class SurveyAnswer(Body):
     """A silo's answer; ``question`` is the hash of the question."""
 
     kind = "survey-answer"
-    longest, most_keys = 32 * 2**20, 2**18  # a text's 10^5 words are keys
+    longest = 32 * 2**20
     agreement: Sha256
     run: Token
     silo: SiloName
@@ -396,7 +394,9 @@ class StudyVisit(Settings):
     """A silo's request: its name and its decisions since the last request."""
 
     silo: SiloName
-    decisions: Annotated[tuple[TakenDecision, ...], Field(max_length=MOST_DECISIONS)] = ()
+    decisions: Annotated[
+        tuple[TakenDecision, ...], Field(max_length=MOST_DECISIONS), FailFast()
+    ] = ()
 
 
 class OpenStudies(Settings):

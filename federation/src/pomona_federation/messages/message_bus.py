@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypeVar, overload
 
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
 
 from pomona.core.bounds import Count, Hex, Label, parse, plain
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
@@ -175,7 +175,7 @@ class Letter(BaseModel):
     kind: Label
     body: Annotated[str, Field(max_length=LETTER)]
     signature: Hex
-    enclosed: Annotated[list[tuple[Enclosed, Count]], Field(max_length=10**6)]
+    enclosed: Annotated[list[tuple[Enclosed, Count]], Field(max_length=10**6), FailFast()]
     versions: Versions | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, FailFast, Field, StringConstraints, model_validator
 
-from pomona.core.bounds import LARGEST, Count, Line, Targets, plain
+from pomona.core.bounds import LARGEST, Count, Line, Table, Targets, plain
 from pomona.core.settings import Settings
 from pomona.data.dataset import InputKind, SampleType
 
@@ -175,12 +175,12 @@ class FiguresReply(Settings):
     """
 
     rows: Count
-    numbers: dict[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
-    names: dict[SafeName, Names] = Field({}, max_length=MAX_COLUMNS)
+    numbers: Table[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
+    names: Table[SafeName, Names] = Field({}, max_length=MAX_COLUMNS)
     classes: Names | None = None
-    targets: dict[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
-    words: dict[Word, Count] = Field({}, max_length=MAX_WORDS)
-    withheld: dict[SafeName, Line] = Field({}, max_length=MAX_COLUMNS)
+    targets: Table[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
+    words: Table[Word, Count] = Field({}, max_length=MAX_WORDS)
+    withheld: Table[SafeName, Line] = Field({}, max_length=MAX_COLUMNS)
 
     @model_validator(mode="after")
     def _covers_all_rows(self) -> Self:
@@ -217,8 +217,8 @@ class Noise(Settings):
     """
 
     epsilon: float = Field(gt=0, le=100)
-    edges: dict[SafeName, Edges] = Field({}, max_length=MAX_COLUMNS)
-    categories: dict[SafeName, CellNames] = Field({}, max_length=MAX_COLUMNS)
+    edges: Table[SafeName, Edges] = Field({}, max_length=MAX_COLUMNS)
+    categories: Table[SafeName, CellNames] = Field({}, max_length=MAX_COLUMNS)
     classes: Annotated[tuple[SafeName, ...], Field(max_length=MAX_CELLS), FailFast()] = ()
 
     @model_validator(mode="after")
