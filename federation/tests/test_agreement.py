@@ -351,11 +351,12 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
     assert len(set(hashes)) == len(hashes)
 
 
+@pytest.mark.parametrize("key", ["largest_share", "participation", "absence"])
 @pytest.mark.parametrize("summed", [False, True])
-def test_a_search_over_weights_is_refused_with_sums_whose_silos_would_refuse_it(summed):
+def test_a_search_over_weights_is_refused_with_sums_whose_silos_would_refuse_it(summed, key):
     run = {**tree()["run"], "method": "fedavg"}
     run |= {"secure_aggregation": {"max_norm": 1.0, "minimum": 2}} if summed else {}
-    search = {"space": {"largest_share": [0.5, 1.0]}}
+    search = {"space": {key: [0.5, 0.9]}}
     study = {"name": "one", "kind": "search", "run": run, "search": search, "task": tree()["task"]}
     terms = Federation.from_tree(tree()).terms_of(study_of(study))
     with pytest.raises(ConfigError, match="another seed") if summed else nullcontext():

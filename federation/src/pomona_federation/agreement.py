@@ -369,11 +369,12 @@ class StudyAgreement:
         """Raise ConfigError if the study cannot be run."""
         self.require_places()
         space = self.study.search.space if isinstance(self.study, SearchStudy) else ()
-        if "largest_share" in space and self.least_in_a_sum:
+        changing = [key for key in ("largest_share", "participation", "absence") if key in space]
+        if changing and self.least_in_a_sum:
             raise ConfigError(
-                "search.space.largest_share: silos refuse a second sum of the same changes with "
-                "other weights, from which single changes follow; submit a study for each value, "
-                "each with another seed"
+                f"search.space.{changing[0]}: silos refuse a second sum of the same changes, over "
+                "other silos or weights, which reveals single ones; submit a study for each value, "
+                "with another seed"
             )
         if not isinstance(self.study, SurveyStudy):
             for terms in (self, *self.trials):
