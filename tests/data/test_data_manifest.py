@@ -290,6 +290,9 @@ def test_a_mask_of_black_and_white_says_which_numbers_to_save(tmp_path):
     Image.fromarray(np.eye(4, dtype=np.uint8) * 255).save(tmp_path / "m.png")
     with pytest.raises(DataError, match="save it with 1 in place of 255"):
         labels_of(tmp_path / "m.png", (4, 4), 2)
+    with pytest.raises(DataError) as fault:  # as a tumour of BraTS without its first class
+        labels_of(tmp_path / "m.png", (4, 4), 3)
+    assert "in place of" not in str(fault.value)
 
 
 def test_masks_are_read_for_their_images(six):
@@ -314,6 +317,19 @@ def test_masks_are_read_for_their_images(six):
     images[3].write_bytes(b"damaged after its mask was read")
     stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
     assert (stack.masks[:, 0, 0].tolist(), stack.rows.tolist()) == ([0, 2, 2], [0, 2, 5])
+
+
+def test_folders_of_patients_and_masks_of_several_images_are_noted(six):
+    """Rows are split at random, so that parts of one may be for training and for testing."""
+    rows = [(f"P{k}/{i}.png", f"P{k}/m.png") for k in range(10) for i in range(2)]
+    for k, (path, mask) in enumerate(rows):
+        picture(six / path, k)
+        picture(six / mask, 0)
+    plain = load(listed(six, "path,label", *(f"{path},{path[3:]}" for path, _ in rows)))
+    assert "20 images seem to be several of 10 patients" in " ".join(plain.notes)
+    path = listed(six, "path,mask", *map(",".join, rows))
+    notes = " ".join(load(path, targets="segmentation", classes=["a", "b"]).notes)
+    assert "10 masks belong to several images (m.png" in notes
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import Dataset, checked, data_settings, from_arrays, read
-from pomona.data.formats import image_formats
+from pomona.data.formats import image_formats, pictures
 from pomona.data.images import mask
 from pomona.data.images.image_arrays import resized
 from pomona.scenario import Scenario
@@ -205,6 +205,57 @@ def test_an_image_and_a_mask_of_which_only_one_is_turned_are_noted(tmp_path):
         opened = image_formats.opened(tmp_path / f"{image}.png")
         answer = mask.read(tmp_path / f"{labels}.png", opened, ("a", "b"))
         assert len(answer.notes) == (image != labels)
+
+
+def test_an_orientation_tag_behind_the_pixels_of_a_png_is_refused(tmp_path):
+    """Viewers and Pillow turn it (PNG 3: eXIf may stand anywhere), but Pillow reads it last."""
+    tag = Image.Exif()
+    tag[0x0112] = 3
+    Image.new("L", (6, 4)).save(tmp_path / "a.png", exif=tag)
+    content = (tmp_path / "a.png").read_bytes()
+    start, end = content.index(b"eXIf") - 4, content.index(b"IDAT") - 4
+    last = content.index(b"IEND") - 4
+    parts = content[:start], content[end:last], content[start:end], content[last:]
+    (tmp_path / "b.png").write_bytes(b"".join(parts))
+    assert pictures.TURNED in image_formats.opened(tmp_path / "a.png").notes
+    with pytest.raises(DataError, match="orientation tag lies behind its pixels"):
+        image_formats.opened(tmp_path / "b.png").decoded(1)
+
+
+def test_a_bitmap_of_two_colours_in_eight_bits_is_refused(tmp_path):
+    """Pillow takes its bytes for bits; BMP counts the colours at byte 46."""
+    Image.fromarray(np.eye(16, dtype=np.uint8)).save(tmp_path / "m.bmp")
+    content = bytearray((tmp_path / "m.bmp").read_bytes())
+    content[46:50], content[54:62] = (2).to_bytes(4, "little"), bytes(4) + b"\xff\xff\xff\0"
+    (tmp_path / "m.bmp").write_bytes(content)
+    assert (np.asarray(Image.open(tmp_path / "m.bmp")) != np.eye(16)).any()
+    with pytest.raises(DataError, match="a palette of two colours for pixels of more than 1 bit"):
+        labels_of(tmp_path / "m.bmp", (16, 16), 2)
+
+
+def test_masks_whose_numbers_may_mean_something_else_are_noted(tmp_path):
+    """A class drawn in transparency alone, white on black in MinIsWhite, palettes that differ."""
+    tifffile = pytest.importorskip("tifffile")
+    drawn = np.eye(4, dtype=np.uint8)
+    Image.new("L", (4, 4)).save(tmp_path / "i.png")
+    image = image_formats.opened(tmp_path / "i.png")
+    Image.fromarray(np.stack([drawn * 0 + 1, drawn * 255], axis=2)).save(tmp_path / "a.png")
+    assert mask.read(tmp_path / "a.png", image, ("a", "b")).notes == (pictures.ALPHA,)
+    for values, noted in ((drawn, False), (1 - drawn, True)):
+        tifffile.imwrite(tmp_path / "w.tif", values.astype(bool))
+        answer = mask.read(tmp_path / "w.tif", image, ("a", "b"))
+        assert ("MinIsWhite" in " ".join(answer.notes)) == noted
+    lines = ["path,mask"]
+    for name, palette in (("r", "ff0000"), ("r2", "ff0000"), ("g", "00ff00")):
+        labels = Image.fromarray(drawn)
+        labels.putpalette(bytes(3) + bytes.fromhex(palette))
+        labels.save(tmp_path / f"{name}.png")
+        Image.new("L", (4, 4), len(lines)).save(tmp_path / f"{name}-i.png")
+        lines.append(f"{name}-i.png,{name}.png")
+        (tmp_path / "list.csv").write_text("\n".join(lines))
+        data = data_settings(name="images", path=tmp_path / "list.csv", targets="segmentation", classes=["a", "b"])  # fmt: skip
+        line = "number 1 as #ff0000 in r.png, #00ff00 in g.png"
+        assert (line in " ".join(read(data).notes)) == (name == "g")
 
 
 PLANE = {

@@ -115,6 +115,13 @@ def test_uneven_distances_are_noted(tmp_path):
     assert file.spacing[0] == 17 / 5
 
 
+def test_slices_of_several_echoes_at_their_own_positions_are_noted(tmp_path):
+    folder = series(tmp_path / "s", volume(), EchoTime=10)
+    assert opened(folder).notes == ()
+    edit(folder / "003.dcm", EchoTime=80)
+    assert opened(folder).notes == ("slices differ in EchoTime: they may be of several volumes",)
+
+
 def test_slices_of_several_patients_are_noted(tmp_path):
     """As after a tool that gave them new identifiers, but one UID of the series."""
     folder = series(tmp_path / "s", volume(), PatientID="a")

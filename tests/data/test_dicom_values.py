@@ -185,6 +185,15 @@ def test_files_of_several_units_are_noted(tmp_path):
     assert "several units: 2 of BQML, decay corrected to START" in notes
 
 
+def test_raw_mammograms_beside_those_for_display_are_noted(tmp_path):
+    for k, intent in enumerate(("PRESENTATION", "PRESENTATION", "PROCESSING")):
+        write_dicom(
+            tmp_path / "ab"[k % 2] / f"{k}.dcm", STORED, PresentationIntentType=f"FOR {intent}"
+        )
+    notes = " ".join(read(data_settings(name="images", path=tmp_path)).notes)
+    assert "2 of FOR PRESENTATION (a/0.dcm), 1 of FOR PROCESSING (a/2.dcm)" in notes
+
+
 # transfer syntaxes
 
 COMPRESSED = {

@@ -1,6 +1,7 @@
 """Levels of folders: classes, sites, patients, parts; what is taken by itself, asked for, refused."""
 
 import json
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -196,6 +197,36 @@ def test_slices_of_one_patient_are_kept_together_by_the_header(tmp_path):
     data = dataset(slices(tmp_path, [("a", "p1"), ("a", "p2"), ("b", "p3"), ("b", "p1")]))
     assert data.groups.number.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
     assert "12 files are of 3 patients by PatientID" in notes(data)
+
+
+def test_slices_without_a_patient_are_kept_together_by_their_coordinates(tmp_path):
+    """As after a tool that empties PatientID."""
+    for name in "ab":
+        slices(tmp_path / name, [(".", None)], FrameOfReferenceUID=f"1.{ord(name)}")
+    assert dataset(tmp_path).groups.number.tolist() == [0] * 3 + [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "noted"),
+    [
+        ("a/P{0}_{1}", True),
+        ("{2}/{0}_{3}", True),  # of eyes
+        ("a/img{0}_rot90 a/img{0}", True),
+        ("a/la_{0}_000{1}", True),  # channels of nnU-Net
+        ("n{4}/n{4}_{0}{1}", False),  # ImageNet
+        ("a/{0}{1}", False),
+        ("a/image_{0}{1}", False),
+        ("{2}/{0}", False),
+        ("a/2020_{0}{1}", False),
+    ],
+)
+def test_several_images_of_one_patient_by_their_names_are_noted(tmp_path, pattern, noted):
+    for k, side in product(range(12), range(2)):
+        text = pattern.format(k, side, "ab"[side], ("left", "right")[side], 100 + k)
+        images(tmp_path, *text.split())
+    images(tmp_path, "b/x")
+    line = "24 images seem to be several of 12 patients"
+    assert (line in notes(dataset(tmp_path))) == noted
 
 
 def test_one_identifier_for_all_is_not_used(tmp_path):

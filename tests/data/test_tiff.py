@@ -290,6 +290,17 @@ def test_channels_in_pages_are_an_image(tmp_path):
     np.testing.assert_array_equal(pixels(path), np.moveaxis(STACK[:2], 0, -1))
 
 
+def test_images_of_other_channels_or_pixels_are_noted(tmp_path):
+    """By the metadata of OME: one site's magnification is another's, or its order of channels."""
+    for k, names in enumerate((["DAPI", "GFP"], ["GFP", "DAPI"])):
+        (tmp_path / "ab"[k]).mkdir()
+        metadata = {"axes": "CYX", "Channel": {"Name": names}, "PhysicalSizeX": k + 1, "PhysicalSizeY": 1}  # fmt: skip
+        tifffile.imwrite(tmp_path / "ab"[k] / "1.ome.tif", STACK[k : k + 2], metadata=metadata)
+    text = " ".join(read(data_settings(name="images", path=tmp_path)).notes)
+    assert "1 of DAPI, GFP (a/1.ome.tif), 1 of GFP, DAPI (b/1.ome.tif)" in text
+    assert "1 of 0.001 x 0.001 mm (a/1.ome.tif), 1 of 0.001 x 0.002 mm (b/1.ome.tif)" in text
+
+
 def test_time_is_refused_by_its_axis(tmp_path):
     path = written(tmp_path, STACK, imagej=True, metadata={"axes": "TYX"})
     assert "axes TYX" in error(path)

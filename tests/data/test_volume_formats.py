@@ -98,7 +98,7 @@ def other_grids(tmp):
 
 @VOLUMES.line("V6")
 def silent_mask(tmp):
-    grids.test_a_header_without_orientation_is_taken_as_stored(tmp, "mask")
+    grids.test_a_header_without_orientation_is_taken_as_stored(tmp, "mask", None)
 
 
 @VOLUMES.line("V7")

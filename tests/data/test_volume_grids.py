@@ -15,6 +15,7 @@ from pomona.data import data_settings, read
 from pomona.data.formats.image_formats import opened
 
 nibabel = pytest.importorskip("nibabel")
+tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("pydicom")
 sitk = pytest.importorskip("SimpleITK")
 
@@ -192,20 +193,35 @@ def test_rounding_in_headers_is_no_difference(tmp_path):
     assert pair(tmp_path, image, tmp_path / "m.nii.gz").y.sum() == 12
 
 
+@pytest.mark.parametrize("spacing", [None, {}, {f"PhysicalSize{axis}": 9.0 for axis in "XYZ"}])
 @pytest.mark.parametrize("silent", ["image", "mask", "both"])
-def test_a_header_without_orientation_is_taken_as_stored(tmp_path, silent):
-    """Where only the header lacks the orientation: voxel for voxel as stored, with a note."""
+def test_a_header_without_orientation_is_taken_as_stored(tmp_path, silent, spacing):
+    """Where only the header lacks the orientation: voxel for voxel as stored, with a note; in OME
+    with and without voxel sizes, and in NIfTI.
+    """
     lesion = (patient() == 1000).astype(np.uint8)
     files = []
     for name, values in (("image", patient()), ("mask", lesion)):
         path = nifti(tmp_path / f"{name}.nii.gz", values)
         if silent in (name, "both"):
             nibabel.save(nibabel.Nifti1Image(values.transpose(2, 1, 0), None), path)
+            if spacing is not None:
+                path = tmp_path / f"{name}.ome.tif"
+                tifffile.imwrite(path, values, metadata={"axes": "ZYX", **spacing})
         files.append(path)
     data = pair(tmp_path, *files)
     assert ((data.x[0, ..., 0] == 1000) == (data.y[0] == 1)).all()
     assert ("does not state" in " ".join(data.notes)) == (silent != "neither")
     assert data.orientation == ("RAS" if silent == "mask" else "")
+
+
+def test_a_mask_without_orientation_that_fits_only_turned_is_refused(tmp_path):
+    """Which of its axes were those of the image is anyone's guess."""
+    for name, shape, affine in (("i", (6, 10, 12), CT[:, [2, 1, 0, 3]]), ("m", (12, 10, 6), None)):
+        file = nibabel.Nifti1Image(np.zeros(shape, np.uint8), affine)
+        nibabel.save(file, tmp_path / f"{name}.nii")
+    with pytest.raises(DataError, match=r"grids of the mask .* differ"):
+        pair(tmp_path, tmp_path / "i.nii", tmp_path / "m.nii")
 
 
 def test_scaled_labels_are_rounded_or_refused_with_the_scale(tmp_path):

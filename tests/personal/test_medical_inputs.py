@@ -175,6 +175,20 @@ def test_what_an_image_has_other_than_those_of_the_training_is_a_note(tmp_path):
     assert note.endswith("resized from 6 x 8 to 3 x 4 pixels, which all images of the training had")
 
 
+def test_values_of_another_scale_than_in_the_training_are_noted(tmp_path):
+    """Stored numbers 10 times as large, or from 0 to 1; an array too, which states no axes."""
+    write = lambda p, x: write_nifti(p.with_suffix(".nii"), x.astype(np.float32))  # noqa: E731
+    model = PersonalModel.load(trained(tmp_path, write))
+    x = volumes(1)[0].astype(np.float32)
+    for values, noted in ((x, False), (x + 300, False), (x / 1000, True), (20 * x, True)):
+        note = read(write_nifti(tmp_path / "v.nii", values), model.about).note
+        assert ("1 of 1 images have values unlike the training's: mean" in note) == noted
+    np.savez(tmp_path / "a.npz", x=np.stack([x, 20 * x])[..., None])
+    note = read(tmp_path / "a.npz", model.about).note
+    assert "z to the head" in note
+    assert "1 of 2 images have values" in note
+
+
 def test_another_shape_than_the_resized_images_of_the_training_had_is_noted(tmp_path):
     """Of pictures from 3 x 4 to 6 x 4 pixels; the note is by width / height."""
 

@@ -1,6 +1,4 @@
-"""Numbers of a table so far from those of the training that they may have another unit, or mark
-gaps.
-"""
+"""Numbers so far from those of the training that they may have another unit, or mark gaps."""
 
 from typing import Any
 
@@ -15,6 +13,8 @@ from pomona.record.model_metadata import ModelMetadata
 # deviations from the mean: at most one in 25 training rows is further away, however they lie
 DISTANT = 5.0
 DISTANT_SINGLE = 10.0  # the same for a single row: one in 100
+PIXELS = 100_000  # of an image that are enough
+LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of the training's
 
 
 def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
@@ -55,6 +55,32 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
             )
             lines.append((names[k], line))
     return capped(lines)
+
+
+def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
+    """Return a remark on images x (n, ..., C) above 8 bits whose pixels lie elsewhere than those of
+    the training, or spread over much more or less; one of a single value may be empty.
+    """
+    if metadata.dtype == "uint8" or not len(x):
+        return []
+    pixels = [row.reshape(-1, x.shape[-1])[:: max(1, row.size // PIXELS)] for row in x]
+    mean, deviation = (
+        np.array([f(values, axis=0, dtype=np.float64) for values in pixels])
+        for f in (np.mean, np.std)
+    )
+    shift, scale = np.array(metadata.shift), np.array(metadata.scale)
+    factor = deviation / scale
+    is_unlike = (abs(mean - shift) > DISTANT * scale) | (factor > LARGEST_FACTOR)
+    is_unlike |= (factor > 0) & (factor < 1 / LARGEST_FACTOR)
+    if not is_unlike.any():
+        return []
+    row, channel = np.argwhere(is_unlike)[0]
+    expected = [digits(float(np.resize(v, x.shape[-1])[channel])) for v in (shift, scale)]
+    return [
+        f"{int(is_unlike.any(axis=1).sum())} of {len(x)} images have values unlike the training's: "
+        f"mean {digits(mean[row, channel])} and deviation {digits(deviation[row, channel])}, in "
+        f"training {expected[0]} and {expected[1]}; do they have another unit or scale?"
+    ]
 
 
 def _column_types(metadata: ModelMetadata, width: int) -> list[str]:

@@ -30,6 +30,7 @@ from pomona.record.model_metadata import ModelMetadata
 
 # of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
 MEMORY_SHARE = 0.25
+AXES = "arrays are taken on the training's axes: z to the head, y to the front, x to the right"
 
 
 class Samples(NamedTuple):
@@ -81,9 +82,12 @@ def read(
         if in_memory
         else _of_file(Path(samples), metadata, extra)
     )
-    if metadata.kind != "table" or client_column is not None:
+    if metadata.kind == "text" or client_column is not None:
         return answer
-    distant = distant_inputs.remarks(answer.x, metadata)
+    remarks_of_kind = (
+        distant_inputs.remarks if metadata.kind == "table" else distant_inputs.of_images
+    )
+    distant = remarks_of_kind(answer.x, metadata)
     notes = distant if in_memory else [f"{samples}: {line}" for line in distant]
     return answer._replace(note="; ".join(filter(None, [answer.note, *notes])))
 
@@ -96,7 +100,8 @@ def _of_file(path: Path, metadata: ModelMetadata, extra: "ExtraColumns") -> Samp
         column = extra.id if extra.client is None else extra.client
         raise DataError(f"{path} has no columns; leave out the column {column!r}")
     if suffix == ".npz":
-        return Samples(_array(npz.archive(path, ["x"])["x"], metadata))
+        x = _array(npz.archive(path, ["x"])["x"], metadata)
+        return Samples(x, f"{path}: {AXES}" * bool(metadata.orientation))
     if suffix == ".txt" and metadata.kind == "text":
         return Samples(encoded(_lines(path, metadata), metadata))
     if table:

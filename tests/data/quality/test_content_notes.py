@@ -23,6 +23,16 @@ def test_ordinary_patients_give_no_note():
     assert data_notes(data_settings(name="breast-cancer"), clients=4) == []
 
 
+@pytest.mark.parametrize(("factor", "shift", "noted"), [(0.9, 5, 0), (1, 1024, 1), (0.001, 0, 1)])
+def test_images_of_another_scale_at_one_client(factor, shift, noted):
+    """Stored numbers beside HU, and real numbers near 1; another contrast is no other scale."""
+    hu = np.random.default_rng(2).uniform(-1000, 1000, (12, 8, 8, 1)).astype(np.float32)
+    y = np.arange(12) % 2
+    sites = {"north": (hu, y), "south": (hu[::-1] * np.float32(factor) + np.float32(shift), y)}
+    lines = [line for line in read(from_clients(sites)).notes if "values of images lie" in line]
+    assert len(lines) == noted
+
+
 @pytest.mark.parametrize("cell", [1e17, 25_000.0, -3e5])
 def test_one_cell_that_flattens_its_column_is_named(cell):
     """Standardised with it, the others differ by less than a tenth of a deviation."""

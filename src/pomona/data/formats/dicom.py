@@ -19,7 +19,7 @@ from pomona.data.array_file import reading
 from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom_values import scale
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, decoding, volume
+from pomona.data.images.image_file import ImageFile, decoding, in_mm, volume
 from pomona.data.images.slice_stack import Slice, block
 
 MOST_FILES = 10_000
@@ -148,8 +148,8 @@ def _frames(path: Path, dataset: Any) -> Frames:
 
 
 def _traits(flat: Any, plane: Slice) -> tuple[tuple[str, str], ...]:
-    """Return the directions in the patient to which rows and columns of an image run, and the size
-    of its pixels, as far as its header has them.
+    """Return the directions in the patient to which rows and columns of an image run, the size of
+    its pixels, and whether it is raw or for display, as far as its header has them.
     """
     directions = tuple(str(side)[:1] for side in flat.get("PatientOrientation") or ())
     if plane.orientation:
@@ -158,7 +158,8 @@ def _traits(flat: Any, plane: Slice) -> tuple[tuple[str, str], ...]:
     spacing = plane.spacing or dicom_header.numbers(flat, "ImagerPixelSpacing", 2)
     traits = {
         "rows and columns to": ", ".join(filter(None, directions)),
-        "pixels of": " x ".join(f"{side:.3g}" for side in spacing) + " mm" * bool(spacing),
+        "pixels of": in_mm(spacing),
+        "presentation intent": bounds.plain(str(flat.get("PresentationIntentType") or ""), 40),
     }
     return tuple((name, text) for name, text in traits.items() if text)
 

@@ -14,7 +14,7 @@ from pomona.core.errors import DataError, listed
 from pomona.data.array_file import file
 from pomona.data.images import package
 from pomona.data.images.grid import LPS_TO_RAS, Grid
-from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, stored_type, volume
+from pomona.data.images.image_file import ROUNDED, ImageFile, in_mm, scaled, stored_type, volume
 
 MOST_HEADER = 1 << 20  # bytes
 MOST_SEGMENTS = 2**16 - 1  # as in DICOM
@@ -75,8 +75,7 @@ def _traits(reader: Any) -> tuple[tuple[str, str], ...]:
     directions = np.reshape(reader.GetDirection(), (2, 2)).T
     largest = [(k, v) for v in directions for k in [abs(v).argmax()]]
     sides = ", ".join(("x", "-x", "y", "-y")[2 * k + int(v[k] < 0)] for k, v in largest)
-    size = " x ".join(f"{side:.3g}" for side in reader.GetSpacing()[::-1])
-    return ("rows and columns to", sides), ("pixels of", f"{size} mm")
+    return ("rows and columns to", sides), ("pixels of", in_mm(reader.GetSpacing()[::-1]))
 
 
 def _attributes(path: Path, header: bytes, reader: Any) -> dict[str, Any]:

@@ -147,8 +147,16 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Rotate the image as its EXIF orientation says, as viewers do with photographs."""
-    return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    """Rotate the image as its EXIF orientation says, as viewers do with photographs.
+
+    Raises ValueError for a PNG whose tag is read only after its pixels.
+    """
+    if _orientation(image) == 1 and image.format != "PNG":
+        return image
+    upright = ImageOps.exif_transpose(image)
+    if _orientation(upright) > 1:
+        raise ValueError("its orientation tag lies behind its pixels: save it again, upright")
+    return upright
 
 
 def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
@@ -188,6 +196,12 @@ def _mode(path: Path, image: Image.Image) -> str:
         raise DataError(
             f"{path} is CMYK, without the marker that says whether it is inverted; convert it to "
             "RGB"
+        )
+    row = (image.width + 31) // 32 * 4  # bytes of pixels of 1 bit
+    if image.format == "BMP" and image.mode == "1" and _decoder(image)[1] != row:
+        raise DataError(
+            f"{path} has a palette of two colours for pixels of more than 1 bit, which Pillow "
+            "misreads; save it as PNG"
         )
     if image.mode in DEEP and (image.mode != "I" or image.format == "PPM"):
         return image.mode

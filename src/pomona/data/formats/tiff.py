@@ -8,7 +8,7 @@ bright).
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
 from pomona.data.formats import pictures
 from pomona.data.images import package
-from pomona.data.images.grid import UNORIENTED, Grid
+from pomona.data.images.grid import Grid
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, volume
+from pomona.data.images.image_file import ROUNDED, ImageFile, in_mm, scaled, volume
 
 COPY = 0b101  # bits of the tag NewSubfileType: a smaller copy, or a transparency mask
 ALPHA = {1, 2}  # of the tag ExtraSamples
@@ -127,17 +128,19 @@ def opened(path: Path) -> ImageFile:
     """
     with _file(path) as tiff:
         layout = _layout(path, tiff)
-        notes, spacing = _notes(tiff, layout), _spacing(tiff)
+        notes, spacing = _notes(tiff, layout), _spacing(tiff, 2 + layout.axes.count("Z"))
+        traits = (("pixels of", in_mm(spacing)), ("channels", _channels(tiff)))
     load = partial(_image, path, layout)
     shape, dtype = layout.arranged_shape, layout.image_type
     if layout.colours in {"PALETTE", "SEPARATED"}:
         shape = (*shape[:-1], 3)
-    if len(shape) == 4 and spacing:
-        grid = Grid.from_affine(path, shape[2::-1], np.diag([*spacing[::-1], 1]), oriented=False)
+    if len(shape) == 4:
+        notes += () if spacing else ("voxel sizes are unknown; 1 mm is assumed",)
+        affine = np.diag([*(spacing or (1.0, 1.0, 1.0))[::-1], 1])
+        grid = Grid.from_affine(path, shape[2::-1], affine, oriented=False)
         return volume(grid, shape[3], dtype, lambda: load().transpose(2, 1, 0, 3), notes=notes)
-    picture = len(shape) == 3 and dtype == np.uint8 and shape[2] in {1, 3}
-    image = ImageFile(path, shape, dtype, load, picture=picture)
-    return replace(image, notes=(*notes, *([UNORIENTED] if len(shape) == 4 else [])))
+    picture = dtype == np.uint8 and shape[2] in {1, 3}
+    return ImageFile(path, shape, dtype, load, picture=picture, traits=traits, notes=notes)
 
 
 def labels(path: Path) -> NDArray[Any]:
@@ -255,15 +258,20 @@ def _copies(tiff: Any) -> int:
     return sum(bool(getattr(page, "subfiletype", 0) & COPY) for page in tiff.pages)
 
 
-def _spacing(tiff: Any) -> tuple[float, ...]:
-    """Return mm between voxels (z, y, x) by the metadata of ImageJ or OME; none if unknown."""
+def _spacing(tiff: Any, count: int) -> tuple[float, ...]:
+    """Return mm between pixels along the last ``count`` of z, y and x by the metadata of ImageJ or
+    OME; none if unknown.
+    """
     sizes: list[tuple[Any, str]] = []
     if tiff.is_imagej and "XResolution" in tiff.series[0].keyframe.tags:
         sizes = _imagej_sizes(tiff)
     elif tiff.is_ome:
-        sizes = _ome_sizes(tiff)
-    spacing = [float(size) * MM[unit] for size, unit in sizes if size and unit in MM]
-    return tuple(spacing) if len(spacing) == 3 and min(spacing) > 0 else ()
+        sizes = [
+            (_ome(tiff).get(name), str(_ome(tiff).get(f"{name}Unit", "µm")))
+            for name in ("PhysicalSizeZ", "PhysicalSizeY", "PhysicalSizeX")
+        ]
+    spacing = [float(size) * MM[unit] for size, unit in sizes[-count:] if size and unit in MM]
+    return tuple(spacing) if len(spacing) == count and min(spacing) > 0 else ()
 
 
 def _imagej_sizes(tiff: Any) -> list[tuple[Any, str]]:
@@ -274,12 +282,19 @@ def _imagej_sizes(tiff: Any) -> list[tuple[Any, str]]:
     return [(step, str(metadata.get("unit", ""))) for step in steps]
 
 
-def _ome_sizes(tiff: Any) -> list[tuple[Any, str]]:
-    """Return a voxel's size along z, y and x with its unit, as OME writes them."""
+def _ome(tiff: Any) -> dict[str, Any]:
+    """Return what OME's metadata say of the pixels of the first image."""
     images = package("tifffile", Path()).xml2dict(tiff.ome_metadata)["OME"]["Image"]
-    pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
-    names = [f"PhysicalSize{axis}" for axis in "ZYX"]
-    return [(pixels.get(name), str(pixels.get(f"{name}Unit", "µm"))) for name in names]
+    pixels: dict[str, Any] = (images[0] if isinstance(images, list) else images)["Pixels"]
+    return pixels
+
+
+def _channels(tiff: Any) -> str:
+    """Return the names of the channels by OME's metadata; none if unknown."""
+    channels = _ome(tiff).get("Channel", ()) if tiff.is_ome else ()
+    channels = channels if isinstance(channels, list) else [channels] * bool(channels)
+    names = [str(channel.get("Name", "")) for channel in channels]
+    return bounds.plain(", ".join(names), 80) if all(names) else ""
 
 
 def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -18,12 +18,16 @@ PROBLEMS = {
     UNIT: "values are in several units",
     "rows and columns to": "rows and columns of images run to several sides of the patient",
     "pixels of": "images have several pixel sizes",
+    "presentation intent": "some images are raw (FOR PROCESSING), others made for display",
+    "channels": "images have channels of several names or orders",
     PROPORTIONS: "images have several proportions (width / height)",
 }
 REMEDIES = {
     UNIT: "convert all to one",
     "rows and columns to": "turn the images alike, unless they are different views",
     "pixels of": "resample all to one size, since Pomona does not",
+    "presentation intent": "take one kind, since their values have different scales",
+    "channels": "bring them into one order",
     PROPORTIONS: "cut or pad all alike to keep shapes, since data.resize makes all square",
 }
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)*")
@@ -105,6 +109,24 @@ def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[st
         f"{' (numbers of the first; others differ)' if len({*wordings[pattern]}) > 1 else ''}"
         for pattern, files in names.items()
     )
+
+
+def palettes(masks: Mapping[str, Mapping[int, str]]) -> Iterator[str]:
+    """Report a number that palettes of masks show in several colours, which may be several classes;
+    ``masks``: the colour of each number, by the name of the mask.
+    """
+    examples = dict[int, dict[str, str]]()
+    for mask, colours in masks.items():
+        for number, colour in colours.items():
+            examples.setdefault(number, {}).setdefault(colour, mask)
+    for number, of_colour in examples.items():
+        if len(of_colour) > 1:
+            texts = [f"{colour} in {mask}" for colour, mask in of_colour.items()]
+            yield (
+                f"palettes of masks show number {number} as {listed(texts, 2)}: numbers count, not "
+                "colours; save all with one palette if they mean different classes"
+            )
+            return
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

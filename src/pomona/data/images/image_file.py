@@ -4,7 +4,7 @@ Each error is one line with the file.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +138,11 @@ def windowed(values: NDArray[Any], window: Window | None) -> NDArray[Any]:
     share = (values.astype(np.float64) - (centre - width / 2)) / width
     eight: NDArray[Any] = np.rint(share.clip(0, 1) * 255).astype(np.uint8)
     return eight
+
+
+def in_mm(sides: Sequence[float]) -> str:
+    """Return the sides of a pixel as ``0.5 x 0.5 mm``; nothing if unknown."""
+    return " x ".join(f"{side:.3g}" for side in sides) + " mm" * bool(sides)
 
 
 def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype[Any]:

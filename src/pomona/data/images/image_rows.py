@@ -109,7 +109,7 @@ def _groups(
 ) -> tuple[RowGroups | None, tuple[str, ...]]:
     """Return which of the decoded rows belong together, as listed or of one patient; and remarks.
 
-    ``headers``: the PatientID of each decoded row.
+    ``headers``: the PatientID, else the FrameOfReferenceUID, of each decoded row.
     """
     if rows.groups:
         notes = cell_values.alike_notes("groups", rows.groups)
@@ -120,6 +120,7 @@ def _groups(
         [os.path.relpath(path, rows.root) for path in _chosen(rows.paths, decoded)],
         owners,
         n_train,
+        len(rows.classes),
     )
     return groups, (*remarks, *_patients_as_classes(rows, decoded, headers))
 

@@ -41,7 +41,8 @@ class Stack:
         spacings: voxel sizes (z, y, x) in mm of the volumes, the most frequent first.
         orientation: of the volumes' axes, if all headers say how they lie.
         traits: as in ``Dataset``.
-        patients: identifier of each file's patient in its header (n,), or nothing.
+        patients: identifier in each file's header of its patient, else of its coordinates (n,), or
+            nothing.
         masks: (n, ...) uint8, if there are masks.
     """
 
@@ -81,16 +82,14 @@ class _Reader:
 
     def decoded(
         self, k: int, file: ImageFile, channels: int
-    ) -> tuple[NDArray[Any], NDArray[np.uint8] | None, tuple[str, ...]]:
-        """Return the values of file ``k`` and of its mask, and the mask's remarks."""
+    ) -> tuple[NDArray[Any], mask.Mask | None]:
+        """Return the values of file ``k``, and its mask."""
         self.index[0] = k
         size: Size | None = None
         if self.side and len(file.shape) == 3:
             size = (self.side, self.side)
-        if not self.masks:
-            return file.decoded(channels, size, self.window), None, ()
-        labels = mask.read(self.masks[k], file, self.classes, size)
-        return file.decoded(channels, size, self.window), labels.classes, labels.notes
+        labels = mask.read(self.masks[k], file, self.classes, size) if self.masks else None
+        return file.decoded(channels, size, self.window), labels
 
 
 def stacked(
@@ -171,13 +170,15 @@ def _stack(
     x = memory[0].allocate(shape, sample_type(file.dtype_in(reader.window) for file in read))
     y = memory[1].allocate(shape[:-1], np.uint8) if reader.masks else None
     decoded, remarks = list[int](), list[tuple[str, Sequence[str]]]()
-    for k, (values, labels, notes) in _results(
+    palettes = dict[str, Mapping[int, str]]()
+    for k, (values, labels) in _results(
         files, lambda k: reader.decoded(k, files[k], shape[-1]), bad
     ):
         x[len(decoded)] = values
-        if y is not None:
-            y[len(decoded)] = labels
-            remarks.append((reader.masks[k].name, notes))
+        if y is not None and labels is not None:
+            y[len(decoded)] = labels.classes
+            remarks.append((reader.masks[k].name, labels.notes))
+            palettes[reader.masks[k].name] = labels.colours
         decoded.append(k)
     if not skip_bad or not decoded:
         refuse(name, bad)
@@ -190,6 +191,7 @@ def _stack(
             *_conversions(read),
             *file_notes.notes(read),
             *file_notes.by_note(remarks, "masks"),
+            *file_notes.palettes(palettes),
         ),
         "spacings": file_notes.spacings(read),
         "orientation": file_notes.orientation(read),
@@ -197,7 +199,7 @@ def _stack(
             name: [text for text, _ in Counter(values.values()).most_common(file_notes.MOST_VALUES)]
             for name, values in file_notes.traits(read).items()
         },
-        "patients": [files[k].patient for k in decoded],
+        "patients": [files[k].patient or files[k].reference for k in decoded],
     }
     return Reply(facts, [np.array(decoded, np.int64)])
 

@@ -4,6 +4,7 @@ the Medical Segmentation Decathlon.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from pomona.core import files
 from pomona.core.bounds import SPLITS, parse, plain
-from pomona.core.errors import ConfigError, DataError, refuse, suggestion
+from pomona.core.errors import ConfigError, DataError, listed, refuse, suggestion
 from pomona.data import cell_values, targets
 from pomona.data.array_file import file
 from pomona.data.axes import ImageList, Pictures
@@ -151,6 +152,11 @@ def _dataset(
     if y is None:
         masks, problems = listing.files("mask", problems)
     refuse(listing.path, sorted([*problems, *_problems(listing, paths)], key=_line))
+    shared = [mask.name for mask, count in Counter(masks).items() if count > 1]
+    note = (
+        f"{len(shared)} masks belong to several images ({listed(shared, 3)}): if these are of one "
+        "patient, keep them together by a column group"
+    )
     rows = ImageRows(
         str(listing.path),
         listing.path.parent,
@@ -161,7 +167,7 @@ def _dataset(
         masks,
         cells.get("client", ()),
         cells.get("group", ()),
-        notes=listing.notes,
+        notes=(*listing.notes, *[note] * (bool(shared) and "group" not in cells)),
     )
     return image_rows.dataset(rows, settings)
 

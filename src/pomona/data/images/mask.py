@@ -1,6 +1,6 @@
 """Segmentation masks: the class of each pixel of an image or volume, from a separate file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data.formats import dicom_segmentation, image_formats, pictures
+from pomona.data.formats import dicom_segmentation, image_formats, pictures, tiff
 from pomona.data.images import segments
 from pomona.data.images.file_notes import times
 from pomona.data.images.grid import Grid
@@ -20,14 +20,22 @@ ONE_TURNED = (
     "only one of image and mask is turned by an orientation tag: they fit only if they do as "
     "viewers show them, upright"
 )
+MAJORITY = 0.5  # of pixels
+WHITE = (
+    "low values mean white (MinIsWhite), and most pixels are no background: if the mask is drawn "
+    "in white on black, save it as PNG"
+)
 ROUNDING = 1e-4  # of a class number: less is the rounding of real numbers
 
 
 class Mask(NamedTuple):
-    """Class numbers of pixels (*spatial,) uint8, and remarks."""
+    """Class numbers of pixels (*spatial,) uint8, remarks, and the colours that a palette gives the
+    numbers.
+    """
 
     classes: NDArray[np.uint8]
     notes: tuple[str, ...] = ()
+    colours: Mapping[int, str] = {}
 
 
 def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None = None) -> Mask:
@@ -49,42 +57,61 @@ def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None =
     """
     file_format = image_formats.by_suffix(path)
     stored = file_format.stored_labels(path) if file_format else None
-    spatial, grid = image.shape[:-1], image.grid
     if stored is None and dicom_segmentation.is_segmentation(path):
-        if grid is None and len(spatial) != 2:
+        if image.grid is None and len(image.shape) != 3:
             raise DataError(
                 f"the mask {path} has a position in the patient, its image has none; save NIfTI"
             )
         classes, notes = dicom_segmentation.read(path, image, names)
-    elif stored is not None:
-        classes, notes = _classes(path, stored, spatial, len(names))
     else:
-        classes, notes = _image_classes(path, image, names)
-    turned = stored is not None and pictures.TURNED in image_formats.opened(path).notes
-    if turned != (pictures.TURNED in image.notes):
-        notes = (*notes, ONE_TURNED)
-    return Mask((nearest(classes, size) if size else classes).astype(np.uint8), tuple(notes))
+        classes, notes = _image_classes(path, stored, image, names)
+    colours = {} if stored is None else _colours(path, stored)
+    classes = nearest(classes, size) if size else classes
+    return Mask(classes.astype(np.uint8), notes, colours)
+
+
+def _colours(path: Path, stored: NDArray[Any]) -> dict[int, str]:
+    """Return the colour of each number in a mask with a palette."""
+    file = image_formats.opened(path)
+    if stored.shape[-1] == file.shape[-1]:
+        return {}
+    numbers, first = np.unique(stored, return_index=True)
+    pixels = file.decoded(3).reshape(-1, 3)
+    return {int(k): f"#{pixels[i].tobytes().hex()}" for k, i in zip(numbers, first, strict=True)}
 
 
 def _image_classes(
-    path: Path, image: ImageFile, names: Sequence[str]
+    path: Path, stored: NDArray[Any] | None, image: ImageFile, names: Sequence[str]
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return the class numbers (*spatial,) of a mask that is an image or a volume, and remarks."""
-    spatial, grid = image.shape[:-1], image.grid
+    """Return the class numbers (*spatial,) of a mask that is an image or a volume, and remarks;
+    ``stored``: its numbers, where they differ from its values.
+    """
     file = image_formats.opened(path)
     if file.mask_fault:
         raise DataError(f"the mask {path} {file.mask_fault}; save it as DICOM SEG, NIfTI or PNG")
     dicom_segmentation.require_patient(path, file.patient, image)
-    values, placed = file.decoded(file.shape[-1]), list[str]()
+    values = file.decoded(file.shape[-1]) if stored is None else stored
+    spatial, placed = image.shape[:-1], _remarks(file, values, image)
     if len(spatial) == 2 and values.shape[2:] == (1,):
         values = dicom_segmentation.in_plane(path, file, values, image)
-    if grid is not None and file.grid is not None:
-        values, placed = _on_grid(file.grid, values, grid)
+    if image.grid is not None and file.grid is not None:
+        values, remarks = _on_grid(file.grid, values, image.grid)
+        placed += remarks
     if file.segments:
         numbers, remarks = segments.classes(path, dict(file.segments), names)
         values, placed = segments.as_classes(path, values, numbers), [*placed, *remarks]
     classes, notes = _classes(path, values, spatial, len(names), file.step)
     return classes, (*placed, *notes)
+
+
+def _remarks(file: ImageFile, values: NDArray[Any], image: ImageFile) -> list[str]:
+    """Return remarks on a mask's transparency, polarity and orientation tag."""
+    remarks = {
+        pictures.ALPHA: pictures.ALPHA in file.notes,
+        WHITE: tiff.WHITE in file.notes and bool((values > 0).mean() > MAJORITY),
+        ONE_TURNED: (pictures.TURNED in file.notes) != (pictures.TURNED in image.notes),
+    }
+    return [note for note, applies in remarks.items() if applies]
 
 
 def _classes(
@@ -117,7 +144,7 @@ def _classes(
 
 def _renumbered(values: NDArray[Any], count: int) -> str:
     """Return a remedy for a mask whose classes have other numbers, such as 0 and 255."""
-    if not 1 < len(values) <= count:
+    if not 1 < len(values) == count:  # with fewer, other masks may have the rest
         return ""
     numbers = ", ".join(map(str, range(1, len(values))))
     return f"; save it with {numbers} in place of {', '.join(f'{v:g}' for v in values[1:])}"
@@ -128,10 +155,8 @@ def _on_grid(mask: Grid, values: NDArray[Any], image: Grid) -> tuple[NDArray[Any
 
     Raises DataError if the grids differ.
     """
-    if mask.oriented and image.oriented:
+    if (mask.oriented and image.oriented) or mask.shape != image.shape:
         return mask.matched(image, mask.stored(values)), []
-    if mask.shape != image.shape:
-        return values, []  # the sizes are compared next
     silent, oriented = ("mask", "image") if image.oriented else ("image", "mask")
     note = (
         f"the {silent} does not state its orientation in the patient: its axes are taken to be "

@@ -5,7 +5,7 @@ seem to be of one image, by their names.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from pomona.core.errors import listed
 from pomona.data import targets
@@ -14,9 +14,17 @@ from pomona.data.formats import image_formats
 
 # x_mask.png, x_mask_1.png and x-seg.nii.gz of an image x; labelsTr/ and ground_truth/, after "_"
 MASK = re.compile(
-    r"(.*)[-_. ](?:masks?|seg(?:mentations?)?|labels?(?:tr|ts)?|gt|ground_?truth)(?:[-_. ]?\d+)?",
+    r"(.*)[-_. ](?:masks?|seg(?:mentations?)?|labels?(?:tr|ts)?|gt|ground_?truth|anno(?:tations?)?"
+    r"|(?:\d[a-z]{2}_?)?manual)(?:[-_. ]?\d+)?",
     re.IGNORECASE,
 )
+# P01_2, 17-left, la_003_0000 and img5_rot90: one of several images of P01, 17, la_003 and img5
+NUMBERED = re.compile(
+    r"^(.*\d.*?)[-_ ](?:\d{1,4}|left|right|(?:slice|frame|view|patch|tile|aug|rot|[hv]?flip|crop)"
+    r"[a-z]*_?\d*)$",
+    re.IGNORECASE,
+)
+FEWEST = 10  # names of several images: fewer may be years or cameras
 SUBJECT = re.compile(r"(?:^|[/_])(sub-[A-Za-z0-9]+)(?=[/_.]|$)")
 
 
@@ -32,19 +40,21 @@ def grouped(
     paths: Sequence[str],
     owners: Owners | None,
     n_train: int,
+    classes: int,
 ) -> tuple[RowGroups | None, tuple[str, ...]]:
     """Return which rows are of one patient, and remarks; none if all are of different ones.
 
     Args:
         folders: the patient's folder of each row (n,), or nothing; may be empty.
-        headers: PatientID of each row (n,), or nothing.
+        headers: PatientID of each row (n,), or FrameOfReferenceUID, or nothing.
         paths: of the files (n,) below the data's folder, with subjects as BIDS has them.
         owners: of the rows, if known: an identifier at two owners is two patients.
         n_train: number of rows that are not for testing.
+        classes: number of classes.
     """
     names, source = _names(folders, headers, paths)
     if len({*names} - {""}) == sum(map(bool, names)):
-        return None, ()
+        return None, () if any(names) else _alike_by_name(paths, n_train, classes)
     client = [0] * len(names) if owners is None else owners.client.tolist()
     names, notes = _varying(names, client, source, owners)
     rows = [
@@ -69,7 +79,7 @@ def _names(
     sources = {
         "the folder of each patient": folders,
         "the subject in the path (sub-...)": [subject(path) for path in paths],
-        "PatientID of the header": headers,
+        "PatientID (else FrameOfReferenceUID) of the header": headers,
     }
     used = {source: names for source, names in sources.items() if any(names)}
     names = [next(filter(None, row), "") for row in zip(*used.values(), strict=True)]
@@ -111,6 +121,43 @@ def _varying(
         "not used to keep patients together; name patients in a column group, or in folders"
     )
     return ["" if k in constant else n for k, n in zip(client, names, strict=True)], [note]
+
+
+def _alike_by_name(paths: Sequence[str], n_train: int, classes: int) -> tuple[str, ...]:
+    """Remark on images whose names differ only in what tells images of one patient apart (a short
+    number, a side, or how a copy was changed), or whose folders have more numbers than there are
+    classes.
+
+    Where all names of a folder begin alike, that is the class, as in ImageNet.
+    """
+    files = [PurePath(path.removesuffix(".gz")) for path in paths]
+    folders = [file.parent.name for file in files]
+    # without what tells images of one patient apart
+    stems = [NUMBERED.sub(r"\1", file.stem) for file in files]
+    of_folder = Counter(folder for folder, _ in {*zip(folders, stems, strict=True)})
+    triples = zip(stems, files, folders, strict=True)
+    patients = {stem for stem, file, name in triples if stem != file.stem and of_folder[name] > 1}
+    numbered = {folder for folder in folders if any(map(str.isdigit, folder))}
+    several = _several(stems, patients, n_train, FEWEST)
+    return several or _several(folders, numbered, n_train, max(FEWEST, classes + 1))
+
+
+def _several(
+    names: Sequence[str], candidates: set[str], n_train: int, fewest: int
+) -> tuple[str, ...]:
+    """Remark on candidates that several rows (n,) have; of given parts, those in both of them."""
+    counts = Counter(name for name in names if name in candidates)
+    repeated = {name for name, count in counts.items() if count > 1}
+    if n_train < len(names):
+        repeated &= {*names[:n_train]} & {*names[n_train:]}
+    if len(repeated) < fewest:
+        return ()
+    return (
+        f"{sum(counts[name] for name in repeated)} images seem to be several of {len(repeated)} "
+        f"patients, volumes or pictures, by their names ({listed(sorted(repeated), 3)}): if so, "
+        "keep these together (a folder for each in its class, or a table with a column group), or "
+        "results will look too good",
+    )
 
 
 def several_of_one(root: Path, paths: Sequence[Path]) -> Iterator[str]:

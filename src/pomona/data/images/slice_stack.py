@@ -13,6 +13,14 @@ from pomona.data.images.grid import LPS_TO_RAS, Grid
 
 GAP = 1.5  # a gap of more than this many median slice distances means that a slice is missing
 UNEVEN = 0.02  # of the median distance: more is not rounding
+# elements that all slices of a volume share
+SHARED = (
+    "EchoTime",
+    "EffectiveEchoTime",
+    "TemporalPositionIdentifier",
+    "TemporalPositionIndex",
+    "DiffusionBValue",
+)
 SHIFT = 0.25  # of a pixel: a slice further from the line of the others is shifted against them
 ROUNDING = 2e-3  # of the largest number of a spacing or a direction
 
@@ -83,9 +91,16 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     order = np.argsort(sort_keys, kind="stable")
     ordered = [planes[k] for k in order]
     notes += _checked_distances(path, ordered, np.diff(sort_keys[order]), placed)
+    notes += _several_volumes(planes)
     if not ordered[0].spacing:
         notes.append("PixelSpacing is missing; 1 mm is assumed")
     return Block(np.take(used, order).tolist(), _grid(path, ordered, placed), tuple(notes))
+
+
+def _several_volumes(slices: Sequence[Slice]) -> list[str]:
+    """Return a remark on slices that differ in what a volume has once."""
+    names = [n for n in SHARED if len({plane.attributes.get(n) for plane in slices}) > 1]
+    return [f"slices differ in {listed(names)}: they may be of several volumes"] * bool(names)
 
 
 def plane_affine(plane: Slice) -> NDArray[np.float64]:

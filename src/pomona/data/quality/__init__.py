@@ -26,6 +26,7 @@ CHECKS = (
     markers.in_features,
     markers.in_labels,
     units.notes,
+    units.of_images,
     dates.notes,
 )
 

@@ -1,12 +1,13 @@
-"""Columns that are in another unit at some clients, or in some rows of a client."""
+"""Columns and images that are in another unit at some clients, or in some rows of a client."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.core.errors import listed
-from pomona.data.quality.cells import SAMPLE, Cells, Values, capped, digits, spread
+from pomona.data.quality.cells import SAMPLE, Cells, Rows, Values, capped, digits, spread
 from pomona.data.quality.columns import is_unique
 from pomona.data.quality.labels import targets
 
@@ -34,6 +35,9 @@ FACTORS = {
     86400.0: " (days and seconds?)",
 }
 SLIP = 6.0  # a factor among one client's values: their gap, in deviations of either group
+IMAGES, PIXELS = 20, 10_000  # of a client, and of an image, that are enough
+MAX_FACTOR = 10.0  # between the ranges of two clients' images
+BELOW_ZERO = 0.05  # of a range: less may come from resampling
 MAX_SHARE = 0.3  # largest share of values in another unit
 
 
@@ -164,3 +168,34 @@ def _slips(cells: Cells, samples: list[Values]) -> str:
                 f"times {'more' if len(high) == count else 'less'} than the rest"
             )
     return f"{listed(phrases, 3)}; if it is another unit, correct them" if phrases else ""
+
+
+def of_images(cells: Cells) -> list[str]:
+    """Warn about ranges of images' values that differ by a large factor, and about clients whose
+    values lie on both sides of 0 where others' do not.
+    """
+    if cells.dataset.kind != "image" or cells.sites < 2:
+        return []
+    names = [name for name, rows in zip(cells.names, cells.by_client, strict=True) if len(rows)]
+    ranges = np.array([_range(cells.dataset.x, rows) for rows in cells.by_client if len(rows)])
+    low, width = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
+    is_negative = low < -BELOW_ZERO * width
+    if width.max() > MAX_FACTOR * width.min():
+        pair = width.argmin(), width.argmax()
+    elif 0 < is_negative.sum() < len(is_negative):
+        pair = low.argmin(), low.argmax()
+    else:
+        return []
+    texts = [f"from {' to '.join(map(digits, ranges[k]))} at {names[k]}" for k in pair]
+    return [
+        f"most values of images lie {texts[0]}, but {texts[1]}: if that is another unit or scale "
+        "(stored numbers and HU, 0 to 1), convert all to one"
+    ]
+
+
+def _range(x: NDArray[Any], rows: Rows) -> Values:
+    """Return the range of most of an image's values, of 99 %: medians over a client's images."""
+    images = (x[k].reshape(-1) for k in spread(rows, IMAGES))
+    samples = [image[:: max(1, image.size // PIXELS)] for image in images]
+    medians: Values = np.median([np.percentile(values, [0.5, 99.5]) for values in samples], axis=0)
+    return medians
