@@ -122,7 +122,7 @@ def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_note
         )
     )
     assert any(
-        "clients that differ in capital letters, blanks or the form" in line
+        "clients that differ in capital letters, blanks, zeros or the form" in line
         for line in scenario.remarks
     )
 

@@ -21,6 +21,7 @@ COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
     ("labels", "settings", "expected"),
     [
         (("0", "", "1", "NA"), {}, [0, 1]),
+        (("0", ".", "1", "."), {}, [0, 1]),  # as SAS and Stata print a gap
         (("0", "-9", "1", "?"), {"missing_values": {"*": (-9,)}}, [0, 1]),
         (("NA", "", "x", "n/a"), {"classes": ("x", "NA")}, [1, 0]),  # NA is a class by its name
         (("2.5", "", "-1", "."), {"targets": "regression"}, [[2.5], [-1.0]]),

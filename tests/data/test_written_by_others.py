@@ -132,17 +132,17 @@ def test_times_of_an_event_in_another_unit_are_noted(factor, noted):
 
 def test_groups_in_two_spellings_and_numbers_that_may_be_codes_are_noted(tmp_path):
     """A patient of two spellings may be in training and in test; codes 0250 and 250 are one, and a
-    ward 2E3 is 2000.
+    ward 2E3 is 2000. R writes 100000 as 1e+05.
     """
     codes = [("0250", "250")[k % 2] for k in range(ROWS)]
-    people = [("Pat 1", "PAT 1", " Pat 1 ", "Pat 2")[k % 4] for k in range(ROWS)]
+    people = [("Pat 1", "PAT 1", " Pat 1 ", "1e+05", "100000")[k % 5] for k in range(ROWS)]
     frame = patients(icd=codes, ward=["2E3", "1E2"] * 20, who=people)
     frame.to_csv(tmp_path / "t.csv", index=False)
     data = table(tmp_path / "t.csv", group_column="who")
-    assert len(np.unique(data.groups.number)) == 3
+    assert len(np.unique(data.groups.number)) == 4
     line = " ".join(data.notes)
-    assert "groups that differ in capital letters, blanks or the form of characters only: " in line
-    assert "only: PAT 1, Pat 1; if they are one" in line
+    assert "groups that differ in capital letters, blanks, zeros or the form of characters" in line
+    assert "only: 100000, 1e+05, PAT 1, Pat 1; if they are one" in line
     assert "an E within, are read by value (025 is 25, 1E2 is 100): icd, ward; if they are" in line
     assert data.columns == ("age", "icd", "ward")
     assert data.x[:2, 1:].tolist() == [[250, 2000], [250, 100]]

@@ -428,6 +428,9 @@ def test_times_and_durations_are_seconds(quantity, unit, tmp_path):
         assert any("read in seconds, without a zone: age" in note for note in data.notes)
     coded = frame.set_column(0, "age", frame["age"].dictionary_encode())
     assert any("zone: age" in note for note in read(from_frame(coded, **options)).notes)
+    parquet.write_table(coded, tmp_path / "c.parquet")  # Arrow reads durations as whole numbers
+    notes = table(tmp_path / "c.parquet", **options).notes
+    assert any(f"{quantity}s are read" in x or "times and" in x for x in notes if "age" in x)
 
 
 def test_markers_of_gaps_are_compared_by_value(tmp_path):

@@ -50,8 +50,8 @@ def test_classes():
         "they are typing errors, correct the rows"
     ]
     assert notes(PLAIN, classes=("Yes", "yes")) == [
-        "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; "
-        "if they are one, write them the same way"
+        "classes that differ in capital letters, blanks, zeros or the form of characters only: "
+        "Yes, yes; if they are one, write them the same way"
     ]
     ages = table([1] * 30, [1] * 10 + [0] * 20)
     assert notes(ages) == [

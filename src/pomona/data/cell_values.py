@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from unicodedata import normalize
 
 from pomona.core.bounds import LARGEST
@@ -12,10 +13,11 @@ from pomona.core.errors import listed
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
 EPOCH = datetime(2000, 1, 1)
 # gaps in numeric columns, but possibly categories
-AMBIGUOUS_GAPS = {"none", "unknown", "missing", "-", "."}
+AMBIGUOUS_GAPS = {"none", "unknown", "missing", "-"}
 BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL = re.compile(r"[-+]?\d+\.\d*")
 _WHOLE_NUMBER = re.compile(r"^([-+]?\d+)\.0*$")
+_NUMERAL = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d{1,3})?")
 _BOUND = re.compile(r"(?:[<>]=?|[≤≥])\s*([-+\d.,].*)")
 # cells with marks of thousands, by the decimal mark
 _THOUSANDS = {
@@ -108,10 +110,14 @@ def normalized_name(name: str) -> str:
 
 
 def alike(names: Iterable[str]) -> list[str]:
-    """Return the names that differ from another one only in case, whitespace or Unicode form."""
-    spellings: dict[str, list[str]] = {}
+    """Return the names that differ from another one only in case, whitespace or Unicode form, or
+    that are the same number: 007 and 7, and 1e+05, as R writes 100000.
+    """
+    spellings: dict[str | Decimal, list[str]] = {}
     for name in dict.fromkeys(names):
-        spellings.setdefault("".join(normalize("NFKC", name).casefold().split()), []).append(name)
+        form = "".join(normalize("NFKC", name).casefold().split())
+        key = Decimal(form) if _NUMERAL.fullmatch(form) else form
+        spellings.setdefault(key, []).append(name)
     return sorted(name for group in spellings.values() if len(group) > 1 for name in group)
 
 
@@ -120,7 +126,7 @@ def alike_notes(noun: str, names: Iterable[str]) -> list[str]:
     if not (similar := alike(names)):
         return []
     return [
-        f"{noun} that differ in capital letters, blanks or the form of characters only: "
+        f"{noun} that differ in capital letters, blanks, zeros or the form of characters only: "
         f"{listed(similar)}; if they are one, write them the same way"
     ]
 

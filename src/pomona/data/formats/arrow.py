@@ -1,7 +1,9 @@
 """Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know."""
 
 import re
+from base64 import b64decode
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,10 +28,24 @@ def parquet(path: Path, settings: object) -> Columns:
         file = arrow_parquet.ParquetFile(raw, page_checksum_verification=True)
         batches = file.iter_batches(ROWS, use_threads=False)
         columns = columns_of(spooled(path, file.schema_arrow, batches))
+        columns = replace(columns, notes=(*columns.notes, *_counted_durations(file)))
         if len(columns) < file.metadata.num_rows:
             missing = file.metadata.num_rows - len(columns)
             raise DataError(f"{path}: {missing} of its rows are missing; save it again")
     return columns
+
+
+def _counted_durations(file: arrow_parquet.ParquetFile) -> list[str]:
+    """Return a note on the columns of durations that Arrow wrote as categories, and reads as whole
+    numbers.
+    """
+    if not (stored := (file.metadata.metadata or {}).get(b"ARROW:schema")):
+        return []
+    written = pa.ipc.read_schema(pa.py_buffer(b64decode(stored)))
+    pairs = zip(written, file.schema_arrow.types, strict=False)
+    counted = [f.name for f, kind in pairs if _is_clock(f.type) and not _is_clock(kind)]
+    line = f"durations are read as whole numbers of their unit: {listed(counted, 8)}"
+    return [line] if counted else []
 
 
 def ipc(path: Path, settings: object) -> Columns:
