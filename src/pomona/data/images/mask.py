@@ -58,22 +58,16 @@ def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None =
     file_format = image_formats.by_suffix(path)
     stored = file_format.stored_labels(path) if file_format else None
     if stored is None and dicom_segmentation.is_segmentation(path):
-        if image.grid is None and len(image.shape) != 3:
-            raise DataError(
-                f"the mask {path} has a position in the patient, its image has none; save NIfTI"
-            )
-        classes, notes = dicom_segmentation.read(path, image, names)
+        mask = Mask(*dicom_segmentation.read(path, image, names))
     else:
-        classes, notes = _image_classes(path, stored, image, names)
-    colours = {} if stored is None else _colours(path, stored)
-    classes = nearest(classes, size) if size else classes
-    return Mask(classes.astype(np.uint8), notes, colours)
+        mask = _image_classes(path, stored, image, names)
+    classes = nearest(mask.classes, size) if size else mask.classes
+    return mask._replace(classes=classes.astype(np.uint8))
 
 
-def _colours(path: Path, stored: NDArray[Any]) -> dict[int, str]:
+def _colours(file: ImageFile, stored: NDArray[Any] | None) -> dict[int, str]:
     """Return the colour of each number in a mask with a palette."""
-    file = image_formats.opened(path)
-    if stored.shape[-1] == file.shape[-1]:
+    if stored is None or stored.shape[-1] == file.shape[-1]:
         return {}
     numbers, first = np.unique(stored, return_index=True)
     pixels = file.decoded(3).reshape(-1, 3)
@@ -82,9 +76,9 @@ def _colours(path: Path, stored: NDArray[Any]) -> dict[int, str]:
 
 def _image_classes(
     path: Path, stored: NDArray[Any] | None, image: ImageFile, names: Sequence[str]
-) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return the class numbers (*spatial,) of a mask that is an image or a volume, and remarks;
-    ``stored``: its numbers, where they differ from its values.
+) -> Mask:
+    """Return a mask that is an image or a volume; ``stored``: its numbers, where they differ from
+    its values.
     """
     file = image_formats.opened(path)
     if file.mask_fault:
@@ -101,7 +95,7 @@ def _image_classes(
         numbers, remarks = segments.classes(path, dict(file.segments), names)
         values, placed = segments.as_classes(path, values, numbers), [*placed, *remarks]
     classes, notes = _classes(path, values, spatial, len(names), file.step)
-    return classes, (*placed, *notes)
+    return Mask(classes, (*placed, *notes), _colours(file, stored))
 
 
 def _remarks(file: ImageFile, values: NDArray[Any], image: ImageFile) -> list[str]:
