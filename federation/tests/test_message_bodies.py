@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from damage import places
 from pomona.core.errors import ProtocolError
 from pomona_federation.messages import message_bodies
+from pomona_federation.study import parse_study
 
 HASH, OTHER_HASH = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
@@ -141,6 +142,21 @@ def test_of_a_body_full_of_faults_few_are_noted(kind, fields):
     """Each takes a kilobyte: 1 MB of them took up to 1.4 GB."""
     with pytest.raises(ProtocolError, match=r"cannot be read") as fault:
         message_bodies.read(kind, json.dumps(COMPLETE.get(kind, {}) | fields))
+    assert fault.value.__context__.error_count() < 10
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"kind": "train", "task": {"classes": [0] * 99}},
+        {"kind": "train", "task": {"preprocessing": {"columns": [0] * 99}}},
+        {"kind": "search", "search": {"space": MANY}},
+        {"kind": "evaluate", "evaluate": {"models": MANY}},
+    ],
+)
+def test_so_it_is_of_a_study(section):
+    with pytest.raises(ProtocolError, match=r"cannot be read") as fault:
+        parse_study(json.dumps(section))
     assert fault.value.__context__.error_count() < 10
 
 

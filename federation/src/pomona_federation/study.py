@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    FailFast,
     Field,
     StringConstraints,
     TypeAdapter,
@@ -31,6 +32,7 @@ from pomona.core.bounds import (
     Name,
     NameOrNone,
     Sha256,
+    Table,
     first,
     parse,
 )
@@ -85,7 +87,7 @@ class EvaluateTerms(Settings):
         ),
     )
     agreement: Sha256 | None = None
-    models: dict[Name, ClientId] = Field({}, max_length=MOST_JUDGED)
+    models: Table[Name, ClientId] = Field({}, max_length=MOST_JUDGED)
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
@@ -106,7 +108,7 @@ class SearchTerms(Settings):
     """
 
     space: Annotated[
-        dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]],
+        Table[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100), FailFast()]],
         BeforeValidator(leaves),
     ] = Field(min_length=1, max_length=20)
     points: int = Field(10, ge=1, le=MOST_TRIALS)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import FailFast, Field, model_validator
 
 from pomona.core.bounds import LONGEST, WITH_CLASS_NAMES, Sha256, Targets
 from pomona.core.errors import ConfigError
@@ -21,7 +21,8 @@ from pomona.data.settings import Edge
 MAX_ITEMS = 10**6  # columns, outputs, classes and words
 ClassName = Annotated[str, Field(max_length=LONGEST)]
 WordText = Annotated[str, Field(max_length=1000)]
-Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_ITEMS)]
+Size = Annotated[int, Field(ge=1, le=10**9)]
+Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_ITEMS), FailFast()]
 
 
 class TaskSettings(Settings):
@@ -47,10 +48,10 @@ class TaskSettings(Settings):
     """
 
     kind: InputKind
-    input_shape: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(max_length=8)
+    input_shape: Annotated[tuple[Size, ...], FailFast()] = Field(max_length=8)
     dtype: SampleType = Field(default_factory=lambda data: INPUT_FORMS[data["kind"]].dtypes[0])
-    classes: tuple[ClassName, ...] = Field((), max_length=MAX_ITEMS)
-    time_edges: tuple[Edge, ...] = Field((), max_length=1000)
+    classes: Annotated[tuple[ClassName, ...], FailFast()] = Field((), max_length=MAX_ITEMS)
+    time_edges: Annotated[tuple[Edge, ...], FailFast()] = Field((), max_length=1000)
     outputs: int = Field(
         default_factory=lambda data: len(data["classes"]) or len(data["time_edges"]),
         ge=0,
@@ -63,7 +64,7 @@ class TaskSettings(Settings):
     target_scale: Numbers = (1.0,)
     preprocessing: Preprocessing | None = None
     vocabulary: int = Field(0, ge=0, le=MAX_ITEMS + 2)
-    words: tuple[WordText, ...] = Field((), max_length=MAX_ITEMS)
+    words: Annotated[tuple[WordText, ...], FailFast()] = Field((), max_length=MAX_ITEMS)
     tokenizer: Sha256 | None = None
 
     @property

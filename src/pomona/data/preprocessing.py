@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import FailFast, Field, StringConstraints, model_validator
 
 from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
@@ -60,12 +60,12 @@ class TableColumn(Settings):
 
     name: Name
     kind: Literal["number", "date", "category"] = "number"
-    missing: tuple[Category, ...] = Field((), max_length=1000)
+    missing: Annotated[tuple[Category, ...], FailFast()] = Field((), max_length=1000)
     offset: Finite = 0.0
     censored: bool = False
     fill: Finite | Category | None = None
     flagged: bool = False
-    values: tuple[Category, ...] = Field((), max_length=MOST_CATEGORIES)
+    values: Annotated[tuple[Category, ...], FailFast()] = Field((), max_length=MOST_CATEGORIES)
 
     @model_validator(mode="after")
     def _fits(self) -> "TableColumn":
@@ -114,10 +114,12 @@ class Preprocessing(Settings):
             of their own.
     """
 
-    columns: tuple[TableColumn, ...] = Field(min_length=1, max_length=MOST_COLUMNS)
-    layout: tuple[Name, ...] = Field((), max_length=MOST_COLUMNS)
-    shift: tuple[Finite, ...] = ()
-    scale: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+    columns: Annotated[tuple[TableColumn, ...], FailFast()] = Field(
+        min_length=1, max_length=MOST_COLUMNS
+    )
+    layout: Annotated[tuple[Name, ...], FailFast()] = Field((), max_length=MOST_COLUMNS)
+    shift: Annotated[tuple[Finite, ...], FailFast()] = ()
+    scale: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], FailFast()] = ()
 
     @model_validator(mode="after")
     def _fits(self) -> "Preprocessing":
