@@ -1,6 +1,6 @@
 """Values of a Python program as arrays: those of NumPy and PyTorch, lists, data sets of pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,13 +102,13 @@ def pair(values: Any, source: str) -> Pair:
 
 def _pair_of_items(values: Any, source: str) -> Pair:
     """Return the x and y of all items of a data set. Raises DataError unless they are pairs."""
+    keys: tuple[Any, Any] = 0, 1
     notes: list[str] = []
     try:
         items = [values[k] for k in range(len(values))]
-        again = [values[k] for k in range(min(len(items), REREAD))]
         if items and isinstance(items[0], Mapping):
             keys, notes = _keys(items[0], source)
-            items, again = ([tuple(i[key] for key in keys) for i in x] for x in (items, again))
+            items = [tuple(item[key] for key in keys) for item in items]
         x, y = zip(*items, strict=True)
     except (TypeError, ValueError, KeyError, AttributeError) as fault:
         raise DataError(
@@ -117,7 +117,7 @@ def _pair_of_items(values: Any, source: str) -> Pair:
         ) from None
     refuse_files(x, y, source)
     inputs, remarks = _stacked(x, f"{source}, x")
-    notes += _random([item[0] for item in again], x, source)
+    notes += _random(values, lambda item: item[keys[0]], x, source)
     labels, _ = _stacked(y, f"{source}, y", channels=False)
     return Pair(inputs, labels, (*notes, *remarks))
 
@@ -125,9 +125,12 @@ def _pair_of_items(values: Any, source: str) -> Pair:
 REREAD = 8  # first items of a data set that are read twice
 
 
-def _random(again: Sequence[Any], items: Sequence[Any], source: str) -> list[str]:
-    """Return a note if the first items of a data set were not the same when read again."""
-    pairs = zip(again, items, strict=False)
+def _random(
+    values: Any, input_of: Callable[[Any], Any], items: Sequence[Any], source: str
+) -> list[str]:
+    """Return a note if the first inputs (n, ...) of a data set are others when read again."""
+    repeated = (input_of(values[k]) for k in range(min(len(items), REREAD)))
+    pairs = zip(repeated, items, strict=False)
     if all(_converted(a, source).tobytes() == _converted(b, source).tobytes() for a, b in pairs):
         return []
     return [
@@ -147,19 +150,18 @@ def inputs(values: Any, source: str) -> tuple[Any, list[str]]:
     if not _has_items(values):
         return values, []
     items = [values[k] for k in range(len(values))]
-    again = [values[k] for k in range(min(len(items), REREAD))]
-    if items and isinstance(items[0], Mapping):
-        key = _input_key(items[0], source)
-        x, repeated = ([item[key] for item in read] for read in (items, again))
-    else:
-        x, repeated = (
-            [item[0] if isinstance(item, tuple | list) else item for item in read]
-            for read in (items, again)
-        )
-    if not x:
+    if not items:
         return np.empty(0), []
+    key = _input_key(items[0], source) if isinstance(items[0], Mapping) else None
+
+    def input_of(item: Any) -> Any:
+        if key is None:
+            return item[0] if isinstance(item, tuple | list) else item
+        return item[key]
+
+    x = [*map(input_of, items)]
     stacked, remarks = _stacked(x, source)
-    return stacked, [*remarks, *_random(repeated, x, source)]
+    return stacked, [*remarks, *_random(values, input_of, x, source)]
 
 
 def _has_items(values: Any) -> bool:

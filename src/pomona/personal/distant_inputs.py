@@ -38,23 +38,33 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
         far = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
-        marked = far & np.isin(values.round(4), DAYS if column_type == "date" else [*LISTED])
-        if 2 * far.sum() > len(x):
-            median, expected = (_text(v, column_type) for v in (np.median(values), mean[k]))
-            line = (
-                f"column {names[k]}: {int(far.sum())} of {len(x)} rows are more than {limit:g} "
-                f"standard deviations from the training rows' mean (median {median}, mean "
-                f"{expected}); check {'its unit' if column_type == 'number' else 'the dates'}"
+        if remark := _remark(values, far, mean[k], column_type):
+            count, phrase, remedy = remark
+            lines.append(
+                (
+                    names[k],
+                    f"column {names[k]}: {count} of {len(x)} rows {phrase} more than {limit:g} "
+                    f"standard deviations from the training rows' mean{remedy}",
+                )
             )
-            lines.append((names[k], line))
-        elif marked.any():
-            line = (
-                f"column {names[k]}: {int(marked.sum())} of {len(x)} rows have "
-                f"{_text(values[marked][0], column_type)}, more than {limit:g} standard deviations "
-                "from the training rows' mean; if it marks a gap, leave these cells empty"
-            )
-            lines.append((names[k], line))
     return capped(lines)
+
+
+def _remark(
+    values: NDArray[Any], distant: NDArray[np.bool], mean: float, column_type: str
+) -> tuple[int, str, str] | None:
+    """Return how many values (n,) of a column are distant, and phrases on them: most values, or
+    some that often mark a gap; None for neither.
+    """
+    if 2 * distant.sum() > len(values):
+        median, expected = (_text(v, column_type) for v in (np.median(values), mean))
+        checked = "its unit" if column_type == "number" else "the dates"
+        return int(distant.sum()), "are", f" (median {median}, mean {expected}); check {checked}"
+    marked = distant & np.isin(values.round(4), DAYS if column_type == "date" else [*LISTED])
+    if not marked.any():
+        return None
+    phrase = f"have {_text(values[marked][0], column_type)},"
+    return int(marked.sum()), phrase, "; if it marks a gap, leave these cells empty"
 
 
 def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:

@@ -108,10 +108,10 @@ def _pandas_array(column: Any) -> Any:
     since Arrow would give all the form and zone of the first; periods as the dates on which they
     begin, and intervals, also those of ``pandas.cut``, as pandas writes them to CSV.
     """
-    kind = getattr(column.dtype, "categories", column).dtype
-    if str(kind).startswith("period"):
-        column = column.astype(kind).dt.start_time
-    if str(kind).startswith("interval"):
+    dtype = getattr(column.dtype, "categories", column).dtype
+    if str(dtype).startswith("period"):
+        column = column.astype(dtype).dt.start_time
+    if str(dtype).startswith("interval"):
         column = column.astype(object)
     try:
         array = pa.array(column, from_pandas=True)

@@ -187,6 +187,21 @@ def _mode(path: Path, image: Image.Image) -> str:
 
     Raises DataError if none fits.
     """
+    _require_clear(path, image)
+    if image.mode in DEEP and (image.mode != "I" or image.format == "PPM"):
+        return image.mode
+    if image.mode not in GRAY | COLOUR:
+        raise DataError(f"{path} has pixels of mode {image.mode}, which is not supported; {WINDOW}")
+    if ";16" in str(_decoder(image)) or _range(image)[1] > 255:  # Pillow would cut them to 8 bits
+        raise DataError(
+            f"{path} has 16-bit colours or transparency, which are not supported in this format; "
+            "save it as 16-bit TIFF, as 16-bit gray without transparency, or with 8 bits"
+        )
+    return "L" if image.mode in GRAY else "RGB"
+
+
+def _require_clear(path: Path, image: Image.Image) -> None:
+    """Raise DataError for several pictures, and for pixels that Pillow reads wrongly."""
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise DataError(
             f"{path} contains several pictures, of which only one would be read; save each in its "
@@ -203,13 +218,3 @@ def _mode(path: Path, image: Image.Image) -> str:
             f"{path} has a palette of two colours for pixels of more than 1 bit, which Pillow "
             "misreads; save it as PNG"
         )
-    if image.mode in DEEP and (image.mode != "I" or image.format == "PPM"):
-        return image.mode
-    if image.mode not in GRAY | COLOUR:
-        raise DataError(f"{path} has pixels of mode {image.mode}, which is not supported; {WINDOW}")
-    if ";16" in str(_decoder(image)) or _range(image)[1] > 255:  # Pillow would cut them to 8 bits
-        raise DataError(
-            f"{path} has 16-bit colours or transparency, which are not supported in this format; "
-            "save it as 16-bit TIFF, as 16-bit gray without transparency, or with 8 bits"
-        )
-    return "L" if image.mode in GRAY else "RGB"

@@ -131,18 +131,23 @@ def _add_row(marks: Marks, row: ElementTree.Element, pending: bool) -> None:
     """Add the marks of a row; ``pending``: the next program shall compute all formulas."""
     if row.get("hidden") in _TRUE:
         marks.hidden_rows.append(row.get("r", "?"))
-    for cell in row.iterfind("{*}c"):
-        address, value = cell.get("r", "?"), cell.findtext("{*}v", "")
-        if _is_total(address, cell.findtext("{*}f", "")) and row.get("r") not in marks.totals:
-            marks.totals.append(row.get("r", "?"))
-        if cell.get("t") == "e":
-            marks.errors.append(f"{address} ({value})")
-        elif cell.find("{*}f") is None or cell.get("t") == "str":
-            continue
-        elif not value or (pending and value == "0"):
-            marks.uncomputed.append(address)
-        elif pending:
-            marks.unsure.append(address)
+    cells = row.findall("{*}c")
+    if any(_is_total(cell.get("r", "?"), cell.findtext("{*}f", "")) for cell in cells):
+        marks.totals.append(row.get("r", "?"))
+    for cell in cells:
+        _add_cell(marks, cell, pending)
+
+
+def _add_cell(marks: Marks, cell: ElementTree.Element, pending: bool) -> None:
+    address, value = cell.get("r", "?"), cell.findtext("{*}v", "")
+    if cell.get("t") == "e":
+        marks.errors.append(f"{address} ({value})")
+    elif cell.find("{*}f") is None or cell.get("t") == "str":
+        return
+    elif not value or (pending and value == "0"):
+        marks.uncomputed.append(address)
+    elif pending:
+        marks.unsure.append(address)
 
 
 def _is_total(address: str, formula: str) -> bool:

@@ -85,17 +85,24 @@ def _image_classes(
         raise DataError(f"the mask {path} {file.mask_fault}; save it as DICOM SEG, NIfTI or PNG")
     dicom_segmentation.require_patient(path, file.patient, image)
     values = file.decoded(file.shape[-1]) if stored is None else stored
-    spatial, placed = image.shape[:-1], _remarks(file, values, image)
-    if len(spatial) == 2 and values.shape[2:] == (1,):
+    remarks = _remarks(file, values, image)
+    values, placed = _placed(path, file, values, image)
+    if file.segments:
+        numbers, segment_notes = segments.classes(path, dict(file.segments), names)
+        values, placed = segments.as_classes(path, values, numbers), (*placed, *segment_notes)
+    classes, notes = _classes(path, values, image.shape[:-1], len(names), file.step)
+    return Mask(classes, (*remarks, *placed, *notes), _colours(file, stored))
+
+
+def _placed(
+    path: Path, file: ImageFile, values: NDArray[Any], image: ImageFile
+) -> tuple[NDArray[Any], Sequence[str]]:
+    """Return a mask's values on the plane or the grid of its image, and remarks."""
+    if len(image.shape) == 3 and values.shape[2:] == (1,):
         values = dicom_segmentation.in_plane(path, file, values, image)
     if image.grid is not None and file.grid is not None:
-        values, remarks = _on_grid(file.grid, values, image.grid)
-        placed += remarks
-    if file.segments:
-        numbers, remarks = segments.classes(path, dict(file.segments), names)
-        values, placed = segments.as_classes(path, values, numbers), [*placed, *remarks]
-    classes, notes = _classes(path, values, spatial, len(names), file.step)
-    return Mask(classes, (*placed, *notes), _colours(file, stored))
+        return _on_grid(file.grid, values, image.grid)
+    return values, ()
 
 
 def _remarks(file: ImageFile, values: NDArray[Any], image: ImageFile) -> list[str]:
