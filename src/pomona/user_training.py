@@ -35,7 +35,7 @@ from pomona.federation.transport import Inline, Transport
 from pomona.lifecycle import close_record, open_record
 from pomona.methods import base
 from pomona.metrics.metric import METRICS, Metric, Score
-from pomona.models.parameter_space import ParameterSpace
+from pomona.models.parameter_space import ModuleOnRow, ParameterSpace
 from pomona.objective.objective import Objective
 from pomona.objective.user_code import Loaders, OptimizerRule, UserCode, metric_of, samples_in
 from pomona.objective.user_step import ELSEWHERE, UserObjective
@@ -175,6 +175,12 @@ class UserFederation:
         config, method = self.config, self.config.method.method()
         halves = with_user_rounds(method.server, config), with_user_rounds(method.client, config)
         return replace(method, server=halves[0], client=halves[1])
+
+    def state_dict(self, row: Tensor) -> dict[str, Any]:
+        """Return the model's state dict at a row (d,), of which its tensors are views."""
+        with unchanged(self.module):
+            ModuleOnRow(self.module).point_at(row)
+            return self.module.state_dict()
 
     @property
     def metric(self) -> Metric:

@@ -105,11 +105,11 @@ def test_data_sets_of_pytorch_have_their_channels_first():
 
 
 class Noisy(Pairs):
-    """Items with a random transform."""
+    """Items with a random transform, which can only be iterated."""
 
     def __getitem__(self, row):
         x, y = super().__getitem__(row)
-        return x + torch.rand(()), y
+        return iter((x + torch.rand(()), y))
 
 
 def test_a_random_transform_is_drawn_once_with_a_note():

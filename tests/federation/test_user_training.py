@@ -1,5 +1,7 @@
 """Methods around a user's own training code: the simulator's bits, and refusals by reason."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -260,17 +262,15 @@ def test_a_rate_changes_between_rounds_but_not_between_clients(scenario):
         def on_round_end(self, row, evaluations):
             optimizer.param_groups[0]["lr"] /= 2
 
-    def fixed(model, batch):
-        return learned(optimizer, model, batch)
-
+    fixed = partial(learned, optimizer)
     pomona.personalize(module, loaders, "fedavg", fixed, rounds=2, callback=Halved())
-    with pytest.raises(ConfigError, match=r"one client at the rate 0\.025 and the next at"):
+    with pytest.raises(ConfigError, match=r"one client at the rates \[0\.025\] and the next at"):
         pomona.personalize(module, loaders, "fedavg", scheduled, rounds=1)
 
 
 class Unusual(nn.Module):
     """A frozen layer, one with the weight of another, a scale without axes, a buffer that is not in
-    the state dict.
+    the state dict, one with two names, and extra state.
     """
 
     def __init__(self):
@@ -280,8 +280,13 @@ class Unusual(nn.Module):
         self.second.weight = self.first.weight
         self.scale, self.last = nn.Parameter(torch.tensor(1.0)), nn.Linear(6, 3)
         self.register_buffer("cache", torch.ones(6), persistent=False)
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("again", self.count)
+
+    get_extra_state = set_extra_state = lambda self, *_: 1
 
     def forward(self, x):
+        self.count += len(x)
         return self.scale * self.last(self.second(self.first(self.frozen(x)).tanh()) * self.cache)
 
 
@@ -298,10 +303,10 @@ def test_models_are_whole_state_dicts(scenario):
         torch.testing.assert_close(model.state_dict()[name], tensor)
 
 
-def test_complex_parameters_are_refused():
-    model = nn.Linear(2, 2, dtype=torch.complex64)
-    with pytest.raises(ConfigError, match="complex64, and rows are"):
-        pomona.personalize(model, {"A": [(torch.ones(1, 2), torch.zeros(1))]}, "fedavg", step)
+@pytest.mark.parametrize("layer", [nn.LazyLinear, partial(nn.Linear, 2, dtype=torch.complex64)])
+def test_complex_parameters_and_those_without_a_shape_are_refused(layer):
+    with pytest.raises(ConfigError, match=r"weight (is torch.complex64, and rows|has no shape)"):
+        pomona.personalize(layer(2), {"A": [(torch.ones(1, 2), torch.zeros(1))]}, "fedavg", step)
 
 
 def test_batch_statistics_stay_with_each_client():
@@ -379,15 +384,11 @@ def test_a_test_that_returns_something_else(scenario, answer, message):
         trained(prepared.module(), loaders_of(prepared), "fedavg", test=lambda model, _: answer)
 
 
-@pytest.mark.parametrize(
-    "name", ["accuracy", "acc", "test_acc", "valAccuracy", "val/ACC", "metric"]
-)
+@pytest.mark.parametrize("name", ["accuracy", "acc", "my_acc", "valAccuracy", "val/ACC", "metric"])
 def test_a_lone_figure_counts_by_its_name(scenario, name):
     prepared = scenario("fedavg")
-    answer = {"loss": 0.5, name: 0.75}
-    result = trained(
-        prepared.module(), loaders_of(prepared), "fedavg", test=lambda model, _: answer
-    )
+    code = {"test": lambda *_: {"loss": 0.5, name: 0.75}}
+    result = trained(prepared.module(), loaders_of(prepared), "fedavg", **code)
     assert result.curve("global", "received")[-1].value == (0.75,) * 3
 
 

@@ -102,7 +102,7 @@ def pair(values: Any, source: str) -> Pair:
 
 def _pair_of_items(values: Any, source: str) -> Pair:
     """Return the x and y of all items of a data set. Raises DataError unless they are pairs."""
-    keys: tuple[Any, Any] = 0, 1
+    keys: tuple[Any, ...] = ()
     notes: list[str] = []
     try:
         items = [values[k] for k in range(len(values))]
@@ -117,7 +117,7 @@ def _pair_of_items(values: Any, source: str) -> Pair:
         ) from None
     refuse_files(x, y, source)
     inputs, remarks = _stacked(x, f"{source}, x")
-    notes += _random(values, lambda item: item[keys[0]], x, source)
+    notes += _random(values, lambda i: i[keys[0]] if keys else next(iter(i)), x, source)
     labels, _ = _stacked(y, f"{source}, y", channels=False)
     return Pair(inputs, labels, (*notes, *remarks))
 

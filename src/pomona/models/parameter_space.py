@@ -9,7 +9,7 @@ module can be pointed at a row, and read from it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pomona.core.errors import ConfigError
 from pomona.core.lazy_torch import Module, Tensor, torch
@@ -106,6 +106,8 @@ class ParameterSpace:
     def _entries(tensors: list[tuple[str, Tensor]], start: int) -> tuple[ParameterSlice, ...]:
         entries = []
         for name, tensor in tensors:
+            if torch.nn.parameter.is_lazy(tensor):
+                raise ConfigError(f"{name} has no shape yet; run the network on one batch before")
             if tensor.is_complex():
                 raise ConfigError(
                     f"{name} is {tensor.dtype}, and rows are of real numbers; give the network the "
@@ -206,18 +208,6 @@ class ParameterSpace:
         strict=False)``.
         """
         return {e.name: e.view(row).contiguous().clone() for e in self.entries}
-
-    def state_dict(self, module: Module, row: Tensor) -> dict[str, Any]:
-        """Return a module's whole state dict with the trained values of a row (d,), a tied tensor
-        under each of its names; all else is the module's own, not copied.
-        """
-        names = {id(parameter): name for name, parameter in module.named_parameters()}
-        trained, state = self.unpack(row), module.state_dict(keep_vars=True)
-        return module.state_dict() | {
-            name: trained[names[id(tensor)]]
-            for name, tensor in state.items()
-            if names.get(id(tensor)) in trained
-        }
 
     def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return the row of named tensors, the inverse of ``unpack``.

@@ -13,7 +13,6 @@ cannot be had: the code does not say what a batch is.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
 from itertools import count
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakSet
@@ -28,8 +27,7 @@ from torch.optim.optimizer import (
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Round
-from pomona.models.layers import frozen
-from pomona.models.parameter_space import ModuleOnRow, copied
+from pomona.models.parameter_space import ModuleOnRow
 from pomona.objective import objective, user_code
 from pomona.objective.batches import Pass, Views
 from pomona.objective.training import TRAINING
@@ -239,14 +237,11 @@ class UserObjective(objective.Objective):
             self._placed.module.train(training)
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """Return the state dict of a row, with the client's buffers; frozen tensors are shared."""
-        state, buffers = self.space.state_dict(self._placed.module, row), self.buffers[client]
-        own_buffers = copied({name: buffers[name] for name in state.keys() & buffers.keys()})
-        return state | self._frozen | own_buffers
-
-    @cached_property
-    def _frozen(self) -> dict[str, Tensor]:
-        return copied(frozen(self._placed.module))
+        """Return the state dict of a row, of which its tensors are views, with the client's
+        buffers.
+        """
+        self.show(row, client)
+        return self._placed.module.state_dict()
 
     def show(self, row: Tensor, client: int) -> None:
         """Give the user's model a row (d,) and a client's buffers."""
@@ -344,14 +339,14 @@ class UserObjective(objective.Objective):
 
     def _require_one_rate(self, optimizer: Optimizer) -> None:
         """Raise ConfigError unless all clients of a round begin with the same rates."""
-        rates = [group.get("lr") for group in optimizer.param_groups]
+        rates = [float(group.get("lr") or 0) for group in optimizer.param_groups]
         round_, first = self._first_rates.get(optimizer, (-1, rates))
         if round_ != self._round:
             self._first_rates[optimizer] = self._round, rates
         elif rates != first:
             self._refuse(
-                f"trains one client at the rate {first[0]:.4g} and the next at {rates[0]:.4g}: a "
-                "schedule in step counts the batches of all clients; put it in train="
+                f"trains one client at the rates {first} and the next at {rates}: a schedule "
+                "counts the batches of all clients; make it and the optimizer in train="
             )
 
     def _batch(self, index: Tensor) -> DrawnBatch:

@@ -2,7 +2,7 @@
 memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ class ClientModels(Mapping[int, Mapping[str, Tensor]]):
         if client not in self._available():
             raise KeyError(client)
         (models,) = self._transport.collect(client_queries.models, [client])
-        return {name: tensor.cpu().clone() for name, tensor in models[self._headline].items()}
+        return _in_memory(models[self._headline], Tensor.clone)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._available())
@@ -73,8 +73,15 @@ def collect_models(
             partial(client_queries.hand_over_model, model=headline, best=best), [i]
         )
         if model is not None:
-            models[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
+            models[i] = _in_memory(model, lambda tensor: rows.shared(tensor.clone()))
     return models
+
+
+def _in_memory(model: Mapping[str, Any], copied: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return copies of a model's tensors in main memory, and extra state, which is no tensor."""
+    return {
+        k: copied(v.cpu().contiguous()) if isinstance(v, Tensor) else v for k, v in model.items()
+    }
 
 
 def save_models(

@@ -225,7 +225,7 @@ def _result(federation: UserFederation, state: Any, run: Result) -> FlowerResult
     logger.info("result.evaluate_metrics_clientapp has means over clients; %s", last)
     server = federation.method.server
     if server.global_model and isinstance(state, Tensor):
-        values = federation.space.state_dict(federation.module, state)
+        values = federation.state_dict(state)
         result.arrays = records.arrays(values)
         if buffers := sorted(values.keys() & dict(federation.module.named_buffers()).keys()):
             logger.warning(
