@@ -249,12 +249,13 @@ def test_masks_whose_numbers_may_mean_something_else_are_noted(tmp_path):
     for name, palette in (("r", "ff0000"), ("r2", "ff0000"), ("g", "00ff00")):
         labels = Image.fromarray(drawn)
         labels.putpalette(bytes(3) + bytes.fromhex(palette))
-        labels.save(tmp_path / f"{name}.png")
+        (tmp_path / name).mkdir()
+        labels.save(tmp_path / name / "m.png")
         Image.new("L", (4, 4), len(lines)).save(tmp_path / f"{name}-i.png")
-        lines.append(f"{name}-i.png,{name}.png")
+        lines.append(f"{name}-i.png,{name}/m.png")
         (tmp_path / "list.csv").write_text("\n".join(lines))
         data = data_settings(name="images", path=tmp_path / "list.csv", targets="segmentation", classes=["a", "b"])  # fmt: skip
-        line = "number 1 as #ff0000 in r.png, #00ff00 in g.png"
+        line = "number 1 as #ff0000 in r/m.png, #00ff00 in g/m.png"
         assert (line in " ".join(read(data).notes)) == (name == "g")
 
 

@@ -213,7 +213,8 @@ def test_slices_without_a_patient_are_kept_together_by_their_coordinates(tmp_pat
         ("{2}/{0}_{3}", True),  # of eyes
         ("a/img{0}_rot90 a/img{0}", True),
         ("a/la_{0}_000{1}", True),  # channels of nnU-Net
-        ("n{4}/n{4}_{0}{1}", False),  # ImageNet
+        ("n{4}/n{4}_{0}{1} n{4}/n{4}_{0}2345", False),  # ImageNet
+        ("n{4}/images/n{4}_{0}{1}", False),  # Tiny ImageNet
         ("a/{0}{1}", False),
         ("a/image_{0}{1}", False),
         ("{2}/{0}", False),
@@ -227,6 +228,11 @@ def test_several_images_of_one_patient_by_their_names_are_noted(tmp_path, patter
     images(tmp_path, "b/x")
     line = "24 images seem to be several of 12 patients"
     assert (line in notes(dataset(tmp_path))) == noted
+
+
+def test_folders_of_sites_with_numbers_are_no_patients(tmp_path):
+    tree(tmp_path, "a+b/" + "+".join(f"site{k}" for k in range(12)))
+    assert "seem to be several" not in notes(dataset(tmp_path, folders=["class", "site"]))
 
 
 def test_one_identifier_for_all_is_not_used(tmp_path):

@@ -219,7 +219,8 @@ def _formulas(folder):
     rewritten(path, SHEET, *(_plain(pair) for pair in (number, text)))
     rewritten(path, "xl/workbook.xml", (b'fullCalcOnLoad="1"', b""))
     assert read(path) == ({"a": ["2"], "b": ["x"]}, ())
-    for formula, totals in (("SUM(A2:A3)", 1), ("SUBTOTAL(109,T[a])", 1), ("SUM(B2:B3)", 0)):
+    totals_of = {"SUM(A2:A3)": 1, "SUBTOTAL(109,T[a])": 1, "SUM(B2:B3)": 0, "ROWS(A$2:A4)": 0}
+    for formula, totals in totals_of.items():
         path = xlsx(folder, [["a", "b"], [1, 2], [3, 4], [f"={formula}", None]])
         rewritten(path, SHEET, _plain((b"</f><v></v>", b"</f><v>4</v>")))
         rewritten(path, "xl/workbook.xml", (b'fullCalcOnLoad="1"', b""))

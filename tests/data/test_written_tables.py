@@ -436,10 +436,11 @@ def test_times_and_durations_are_seconds(quantity, unit, tmp_path):
 def test_markers_of_gaps_are_compared_by_value(tmp_path):
     """A date that is stored with a time, and a number with the decimal mark of its file."""
     days = pd.to_datetime(np.where(np.arange(N) % 5, "2024-03-01", "1900-01-01"))
-    PATIENTS.assign(visit=days).to_parquet(tmp_path / "t.parquet")
     options = {"dates": ("visit",), "missing_values": {"visit": ["1900-01-01"]}}
-    data = table(tmp_path / "t.parquet", missing="median", **ROLES, **options)
-    assert np.isnan(data.raw.x).sum() == N // 5
+    for visit in (days, days.tz_localize("UTC")):
+        PATIENTS.assign(visit=visit).to_parquet(tmp_path / "t.parquet")
+        data = table(tmp_path / "t.parquet", missing="median", **ROLES, **options)
+        assert np.isnan(data.raw.x).sum() == N // 5
     text = "crp;y\n0,5;0\n99,9;1\n1.099,9;0\n"
     for marker, gaps in ((99.9, [1]), ("99,9", [1]), (1099.9, [2]), ("1.099,9", [2]), (0.5, [0])):
         markers = {"missing": "median", "missing_values": {"crp": [marker]}}
@@ -459,6 +460,19 @@ def test_categories_with_a_decimal_comma_are_those_with_a_point(tmp_path):
     (tmp_path / "test.csv").write_text("a;g;y\n1.5;0.5;0\n2.5;1;1\n")
     data = table(tmp_path, categories=("g",))
     assert data.raw.values == ((), ("0.5", "1"))
+
+
+def test_points_of_thousands_count_for_nothing_in_names(tmp_path):
+    text = "a;who;y\n0,5;1;1\n1,5;1.000;1.000\n2,5;1000;1000\n"
+    data = table(tmp_path / "t.csv", text, client_column="who")
+    assert data.owners.client.tolist() == data.y.tolist() == [0, 1, 1]
+
+
+def test_a_column_of_lists_of_durations_can_be_left_out(tmp_path):
+    lists = pa.array([[timedelta(1)]] * N, pa.list_(pa.duration("s")))
+    parquet.write_table(pa.table(PATIENTS).append_column("l", lists), tmp_path / "t.parquet")
+    data = table(tmp_path / "t.parquet", drop_columns=("l",), **ROLES)
+    assert data.raw.x.shape == (N, 3)
 
 
 def test_decimals_of_32_bits(tmp_path):

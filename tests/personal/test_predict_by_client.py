@@ -205,6 +205,8 @@ def test_numbers_are_distant_from_those_of_the_models_own_client(tmp_path):
     some = west.assign(age=west["age"].where(np.arange(40) % 4 > 0, -999))
     (note,) = (n for n in predict(run, some).notes if "standard deviations" in n)
     assert "West: column age: 10 of 40 rows have -999" in note
+    spread = west.assign(age=np.r_[[1000.0] * 25, np.linspace(780, 990, 10), [777.0] * 5])
+    assert not any("standard deviations" in note for note in predict(run, spread).notes)
     usual = west.assign(age=west["age"].where(np.arange(40) % 4 > 0, 999))
     assert not any("standard deviations" in note for note in predict(run, usual).notes)
 

@@ -64,9 +64,9 @@ def number(cell: str, decimal: str = "") -> float:
 
 
 def with_point(cell: str, decimal: str) -> str:
-    """Return a cell with a decimal point if it is a number with a decimal comma."""
-    with_comma = decimal == "comma" and "," in cell and not math.isnan(number(cell, decimal))
-    return pointed(cell, decimal) if with_comma else cell
+    """Return a cell with a decimal point if it is a number where the decimal mark is a comma."""
+    is_number = decimal == "comma" and not math.isnan(number(cell, decimal))
+    return pointed(cell, decimal) if is_number else cell
 
 
 def bound(cell: str, decimal: str = "") -> float:

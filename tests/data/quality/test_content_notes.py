@@ -33,6 +33,13 @@ def test_images_of_another_scale_at_one_client(factor, shift, noted):
     assert len(lines) == noted
 
 
+def test_images_that_are_almost_empty_have_no_other_scale():
+    """Fewer than 0.5 % of the pixels are not 0 in the north, and more in the south."""
+    x = (np.arange(400) < [[1], [8]]).astype(np.uint8).reshape(2, 1, 20, 20, 1) * 255
+    sites = {name: (images, [0]) for name, images in zip(("north", "south"), x, strict=True)}
+    assert not any("values of images lie" in line for line in read(from_clients(sites)).notes)
+
+
 @pytest.mark.parametrize("cell", [1e17, 25_000.0, -3e5])
 def test_one_cell_that_flattens_its_column_is_named(cell):
     """Standardised with it, the others differ by less than a tenth of a deviation."""

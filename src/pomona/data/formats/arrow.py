@@ -100,7 +100,7 @@ def clock_notes(names: Sequence[str], types: Sequence[pa.DataType]) -> list[str]
 
 
 def _is_clock(arrow_type: pa.DataType) -> bool:
-    arrow_type = getattr(arrow_type, "value_type", arrow_type)  # of a dictionary
+    arrow_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
     return bool(pa.types.is_time(arrow_type) or pa.types.is_duration(arrow_type))
 
 

@@ -152,10 +152,10 @@ def _add_cell(marks: Marks, cell: ElementTree.Element, pending: bool) -> None:
 
 def _is_total(address: str, formula: str) -> bool:
     """Return whether a cell's formula is over a range of its own column, or the subtotal of a
-    table's column.
+    table's column. A range of one fixed end, A$2:A3, runs on with the rows, as in their numbers.
     """
     column = address.rstrip("0123456789")
-    own_range = rf"(?<![A-Z$!'])\$?{column}\$?\d+:\$?{column}\$?\d"
+    own_range = rf"(?<![A-Z$!'])\$?{column}(\$?)\d+:\$?{column}\1\d"
     return re.search(rf"SUBTOTAL\(\d+,\w*\[[^\[]|{own_range}", formula) is not None
 
 

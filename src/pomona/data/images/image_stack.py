@@ -170,15 +170,15 @@ def _stack(
     x = memory[0].allocate(shape, sample_type(file.dtype_in(reader.window) for file in read))
     y = memory[1].allocate(shape[:-1], np.uint8) if reader.masks else None
     decoded, remarks = list[int](), list[tuple[str, Sequence[str]]]()
-    palettes = dict[str, Mapping[int, str]]()
+    palettes, mask_names = dict[str, Mapping[int, str]](), file_notes.short_names(reader.masks)
     for k, (values, labels) in _results(
         files, lambda k: reader.decoded(k, files[k], shape[-1]), bad
     ):
         x[len(decoded)] = values
         if y is not None and labels is not None:
             y[len(decoded)] = labels.classes
-            remarks.append((reader.masks[k].name, labels.notes))
-            palettes[reader.masks[k].name] = labels.colours
+            remarks.append((mask_names[k], labels.notes))
+            palettes[mask_names[k]] = labels.colours
         decoded.append(k)
     if not skip_bad or not decoded:
         refuse(name, bad)

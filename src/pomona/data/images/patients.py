@@ -54,7 +54,8 @@ def grouped(
     """
     names, source = _names(folders, headers, paths)
     if len({*names} - {""}) == sum(map(bool, names)):
-        return None, () if any(names) else _alike_by_name(paths, n_train, classes)
+        sites = len(owners.names) if owners else 0
+        return None, () if any(names) else _alike_by_name(paths, n_train, max(classes, sites))
     client = [0] * len(names) if owners is None else owners.client.tolist()
     names, notes = _varying(names, client, source, owners)
     rows = [
@@ -125,21 +126,27 @@ def _varying(
 
 def _alike_by_name(paths: Sequence[str], n_train: int, classes: int) -> tuple[str, ...]:
     """Remark on images whose names differ only in what tells images of one patient apart (a short
-    number, a side, or how a copy was changed), or whose folders have more numbers than there are
-    classes.
+    number, a side, or how a copy was changed), or whose folders have numbers; of either there are
+    more than ``classes`` or sites.
 
     Where all names of a folder begin alike, that is the class, as in ImageNet.
     """
     files = [PurePath(path.removesuffix(".gz")) for path in paths]
     folders = [file.parent.name for file in files]
+    ordered = sorted(files, key=str)
+    # the last and the first of each folder: what both begin with, all do
+    ends = [{file.parent: file.stem for file in way} for way in (ordered, ordered[::-1])]
     # without what tells images of one patient apart
     stems = [NUMBERED.sub(r"\1", file.stem) for file in files]
-    of_folder = Counter(folder for folder, _ in {*zip(folders, stems, strict=True)})
-    triples = zip(stems, files, folders, strict=True)
-    patients = {stem for stem, file, name in triples if stem != file.stem and of_folder[name] > 1}
+    patients = {
+        stem
+        for stem, file in zip(stems, files, strict=True)
+        if stem != file.stem and not all(end[file.parent].startswith(stem) for end in ends)
+    }
     numbered = {folder for folder in folders if any(map(str.isdigit, folder))}
-    several = _several(stems, patients, n_train, FEWEST)
-    return several or _several(folders, numbered, n_train, max(FEWEST, classes + 1))
+    fewest = max(FEWEST, classes + 1)
+    several = _several(stems, patients, n_train, fewest)
+    return several or _several(folders, numbered, n_train, fewest)
 
 
 def _several(

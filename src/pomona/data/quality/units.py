@@ -180,7 +180,7 @@ def of_images(cells: Cells) -> list[str]:
     ranges = np.array([_range(cells.dataset.x, rows) for rows in cells.by_client if len(rows)])
     low, width = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
     is_negative = low < -BELOW_ZERO * width
-    if width.max() > MAX_FACTOR * width.min():
+    if width.max() > MAX_FACTOR * width.min() > 0:  # 0: almost all of one colour
         pair = width.argmin(), width.argmax()
     elif 0 < is_negative.sum() < len(is_negative):
         pair = low.argmin(), low.argmax()

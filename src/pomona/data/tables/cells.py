@@ -186,7 +186,7 @@ def read_column(
         rows = start + np.flatnonzero(unread)
         unread_cells, codes = distinct(array.filter(pa.array(unread)))
         read = [_meaning(cell, column, decimal, categories, limit) for cell in unread_cells]
-        gaps = {(value, reading) for value in marks.tolist() for reading in ("", "thousands")}
+        gaps = {(v, reading) for v in marks.tolist() for reading in ("", "thousands", "zoned")}
         read = [(math.nan, "gap") if pair in gaps else pair for pair in read]
         block[unread] = np.array([value for value, _ in read], float)[codes]
         unread[unread] = np.array([reading == "zoned" for _, reading in read], bool)[codes]
@@ -223,7 +223,7 @@ def _meaning(
     """Return the value of a cell, and how it was read if it is not plainly a value: a gap, a stray,
     a bound, a number with marks of thousands, or a date with a zone.
     """
-    name = cell_values.plain(cell_values.with_point(cell, decimal))
+    name = cell_values.plain(cell_values.with_point(cell, decimal) if "," in cell else cell)
     if {name, cell_values.plain(cell)} & {*column.missing}:
         return math.nan, "gap"
     if column.kind == "number":
