@@ -120,7 +120,7 @@ def _groups(
         [os.path.relpath(path, rows.root) for path in _chosen(rows.paths, decoded)],
         owners,
         n_train,
-        len(rows.classes),
+        len(rows.classes) + len({*rows.clients}),
     )
     return groups, (*remarks, *_patients_as_classes(rows, decoded, headers))
 

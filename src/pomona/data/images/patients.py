@@ -50,12 +50,11 @@ def grouped(
         paths: of the files (n,) below the data's folder, with subjects as BIDS has them.
         owners: of the rows, if known: an identifier at two owners is two patients.
         n_train: number of rows that are not for testing.
-        classes: number of classes.
+        classes: number of classes and sites.
     """
     names, source = _names(folders, headers, paths)
     if len({*names} - {""}) == sum(map(bool, names)):
-        sites = len(owners.names) if owners else 0
-        return None, () if any(names) else _alike_by_name(paths, n_train, max(classes, sites))
+        return None, () if any(names) else _alike_by_name(paths, n_train, classes)
     client = [0] * len(names) if owners is None else owners.client.tolist()
     names, notes = _varying(names, client, source, owners)
     rows = [
@@ -127,15 +126,15 @@ def _varying(
 def _alike_by_name(paths: Sequence[str], n_train: int, classes: int) -> tuple[str, ...]:
     """Remark on images whose names differ only in what tells images of one patient apart (a short
     number, a side, or how a copy was changed), or whose folders have numbers; of either there are
-    more than ``classes`` or sites.
+    more than ``classes`` and sites.
 
     Where all names of a folder begin alike, that is the class, as in ImageNet.
     """
     files = [PurePath(path.removesuffix(".gz")) for path in paths]
     folders = [file.parent.name for file in files]
-    ordered = sorted(files, key=str)
+    by_path = sorted(files, key=str)
     # the last and the first of each folder: what both begin with, all do
-    ends = [{file.parent: file.stem for file in way} for way in (ordered, ordered[::-1])]
+    ends = [{file.parent: file.stem for file in way} for way in (by_path, by_path[::-1])]
     # without what tells images of one patient apart
     stems = [NUMBERED.sub(r"\1", file.stem) for file in files]
     patients = {
@@ -143,7 +142,7 @@ def _alike_by_name(paths: Sequence[str], n_train: int, classes: int) -> tuple[st
         for stem, file in zip(stems, files, strict=True)
         if stem != file.stem and not all(end[file.parent].startswith(stem) for end in ends)
     }
-    numbered = {folder for folder in folders if any(map(str.isdigit, folder))}
+    numbered = {*filter(re.compile(r"\d").search, folders)}
     fewest = max(FEWEST, classes + 1)
     several = _several(stems, patients, n_train, fewest)
     return several or _several(folders, numbered, n_train, fewest)
