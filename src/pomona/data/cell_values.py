@@ -115,8 +115,8 @@ def alike(names: Iterable[str]) -> list[str]:
     """
     spellings: dict[str | Decimal, list[str]] = {}
     for name in dict.fromkeys(names):
-        form = "".join(normalize("NFKC", name).casefold().split())
-        key = Decimal(form) if _NUMERAL.fullmatch(form) else form
+        folded = "".join(normalize("NFKC", name).casefold().split())
+        key = Decimal(folded) if _NUMERAL.fullmatch(folded) else folded
         spellings.setdefault(key, []).append(name)
     return sorted(name for group in spellings.values() if len(group) > 1 for name in group)
 

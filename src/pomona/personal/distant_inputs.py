@@ -37,8 +37,8 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         z = (np.asarray(x[:, k], np.float64) - shift[k]) / scale[k]
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
-        far = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
-        if remark := _remark(values, far, mean[k], column_type):
+        distant = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
+        if remark := _remark(values, distant, mean[k], column_type):
             count, phrase, remedy = remark
             lines.append(
                 (
