@@ -61,8 +61,8 @@ def _remark(
         checked = "its unit" if column_type == "number" else "the dates"
         return int(distant.sum()), "are", f" (median {median}, mean {expected}); check {checked}"
     marked = distant & np.isin(values.round(4), DAYS if column_type == "date" else [*LISTED])
-    usual = np.ptp(values[~marked]) if marked.any() else np.inf
-    if np.ptp(values) < 2 * usual:  # as of counts that go on to a marker's number
+    # counts may go on to a marker's number
+    if not marked.any() or np.ptp(values) < 2 * np.ptp(values[~marked]):
         return None
     phrase = f"have {_text(values[marked][0], column_type)},"
     return int(marked.sum()), phrase, "; if it marks a gap, leave these cells empty"
