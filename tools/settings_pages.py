@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from method_pages import write
-from pomona.cli.settings import TABLES, Setting, owners, table_settings
+from pomona.cli.settings import TABLES, Setting, SettingsTable, owners, table_settings
 from pomona_federation.cli.file_settings import FILES, STUDY_OF_KIND, settings_of
 from pomona_federation.unused_uplinks import REASONS
 
@@ -25,7 +25,7 @@ def of_runs() -> str:
         "settings --schema` prints a JSON Schema of all, for editors and agents.",
     ]
     tables = {
-        group.title: [*table_settings(group)]
+        title(group): [*table_settings(group)]
         for group in TABLES
         if group.section not in ("partition", "method")
     }
@@ -41,6 +41,18 @@ def of_runs() -> str:
         "`pomona settings METHOD` lists them with the values that they take."
     )
     return "\n\n".join(blocks) + "\n"
+
+
+def title(group: SettingsTable) -> str:
+    """Return the heading of settings of a run."""
+    if not group.section:
+        return "Every run"
+    section, owners_of_keys = f"Section `{group.section}`", group.owner.partition(" ")[2]
+    if group.section == "data" and group.owner:
+        record = str(group.record.__doc__).partition(".\n")[0].rstrip(".")
+        record = record if record[1:2].isupper() else record[0].lower() + record[1:]
+        return f"{section}, {record}: {group.applies}"
+    return f"{section}: {owners_of_keys}" if owners_of_keys else section
 
 
 def of_files() -> str:

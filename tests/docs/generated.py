@@ -8,7 +8,7 @@ import fault_table
 import figure_gallery
 import method_pages
 import settings_pages
-from pomona.results.figures.sections import CATALOGUE
+from figure_gallery import CATALOGUE
 
 DOCS = Path(__file__).parents[2] / "docs"
 

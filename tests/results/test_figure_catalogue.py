@@ -1,11 +1,12 @@
-"""Every figure is in the catalogue, from which reports and the gallery are made."""
+"""Every figure is in the catalogue, from which the gallery is made."""
 
 import ast
 from pathlib import Path
 
 import pomona.results.figures as figures
+from figure_gallery import CATALOGUE
 from pomona.core.registry import load
-from pomona.results.figures.sections import CATALOGUE, FOLDER
+from pomona.results.figures.sections import FOLDER
 
 
 def drawing_functions():

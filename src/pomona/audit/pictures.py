@@ -75,15 +75,13 @@ def records(
         "record than to any other.",
         f"Records next to their reconstructions; {recognised} of {len(pairs)} are recognised.",
         figure,
-        [
-            {
-                "client": rebuilt.client,
-                "record": k,
-                "likeness": float(rebuilt.match.likeness[k]),
-                "recognised": bool(rebuilt.match.recognised[k]),
-            }
-            for rebuilt, k in pairs
-        ],
+        plot.records(
+            "client record likeness recognised",
+            (
+                (r.client, k, float(r.match.likeness[k]), bool(r.match.recognised[k]))
+                for r, k in pairs
+            ),
+        ),
     )
 
 

@@ -35,7 +35,6 @@ class SettingsTable:
         record: has the settings.
         owner: who has them, such as a method or some kinds of data; empty if every run has
             them.
-        heading: of the page.
         excluded: keys of the record that are listed elsewhere.
         applies: who has them, in words, if the owner's name is none.
     """
@@ -43,16 +42,8 @@ class SettingsTable:
     section: str
     record: type[Settings]
     owner: str = ""
-    heading: str = ""
     excluded: Collection[str] = ()
     applies: str = ""
-
-    @property
-    def title(self) -> str:
-        """The heading, by default the section or the owner."""
-        return self.heading or (
-            self.owner.capitalize() if self.owner else f"Section `{self.section}`"
-        )
 
 
 def _data() -> Iterator[SettingsTable]:
@@ -64,32 +55,17 @@ def _data() -> Iterator[SettingsTable]:
     for group in groups():
         excluded = DataSettings.model_fields.keys() | group.model_fields.keys() - added_keys(group)
         names = ", ".join(name for names in names_with(group).values() for name in names)
-        title = str(group.__doc__).partition(".\n")[0].rstrip(".")
-        title = title if title[1:2].isupper() else title[0].lower() + title[1:]
-        yield SettingsTable(
-            "data",
-            group,
-            f"data {names}",
-            f"Section `data`, {title}: {applicability(group)}",
-            excluded,
-            applicability(group),
-        )
+        yield SettingsTable("data", group, f"data {names}", excluded, applicability(group))
 
 
 TABLES = (
-    SettingsTable("", Config, heading="Every run"),
+    SettingsTable("", Config),
     *_data(),
     SettingsTable("data.clients", ClientFiles),
     SettingsTable("model", ModelSettings),
     SettingsTable("model.patch", PatchSettings),
     SettingsTable("optimizer", Optimizer),
-    SettingsTable(
-        "optimizer",
-        Adam,
-        "optimizer adam, adamw",
-        "Section `optimizer`: adam, adamw",
-        Optimizer.model_fields.keys(),
-    ),
+    SettingsTable("optimizer", Adam, "optimizer adam, adamw", Optimizer.model_fields.keys()),
     SettingsTable("stop", Stop),
     SettingsTable("privacy", Privacy),
     SettingsTable("membership", Membership),

@@ -29,7 +29,9 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     rows: Rows = []
     for ax, outcome in zip(axes, outcomes, strict=True):
         _curve(ax, run, outcome.name, outcome.groups, outcome.clients.values())
-        rows += [{"outcome": outcome.name, **_numbers(group)} for group in outcome.groups]
+        rows += plot.records(
+            f"outcome {OF_A_GROUP}", ((outcome.name, *group) for group in outcome.groups)
+        )
     return ReportFigure(
         name="calibration",
         title="Calibration",
@@ -56,11 +58,8 @@ def calibration_by_client(runs: list[Run]) -> ReportFigure | None:
     figure, axes = _panels(len(clients), 3)
     for ax, (client, groups) in zip(axes, clients, strict=True):
         _curve(ax, run, run.client(client), groups)
-    rows: Rows = [
-        {"client": run.client(client), **_numbers(group)}
-        for client, groups in outcome.clients.items()
-        for group in groups
-    ]
+    lines = ((run.client(c), *group) for c, groups in outcome.clients.items() for group in groups)
+    rows = plot.records(f"client {OF_A_GROUP}", lines)
     first = f" The first {MAX_PANELS} clients." if len(outcome.clients) > MAX_PANELS else ""
     return ReportFigure(
         name="calibration-by-client",
@@ -104,9 +103,8 @@ def _curve(
     plot.grid(ax)
 
 
-def _numbers(group: Group) -> dict[str, float]:
-    names = ("mean_probability", "share", "low", "high", "cases", "samples")
-    return dict(zip(names, group, strict=True))
+OF_A_GROUP = "mean_probability share low high cases samples"
+"""Columns of a ``Group``."""
 
 
 def _largest_deviation(rows: Rows, key: str = "outcome") -> str:
@@ -169,16 +167,14 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
         alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(accuracy)} of "
         f"{counts.sum():,} test samples lie on the diagonal.{_largest_confusion(counts, names)}",
         figure=_draw_matrix(counts, shares, names),
-        rows=[
-            {
-                "true": names[i],
-                "predicted": names[j],
-                "count": int(counts[i, j]),
-                "share_of_true": float(shares[i, j]),
-            }
-            # zeros are omitted for many classes
-            for i, j in np.argwhere(counts if n > MAX_CLASSES else np.ones_like(counts))
-        ],
+        rows=plot.records(
+            "true predicted count share_of_true",
+            (
+                (names[i], names[j], int(counts[i, j]), float(shares[i, j]))
+                # zeros are omitted for many classes
+                for i, j in np.argwhere(counts if n > MAX_CLASSES else np.ones_like(counts))
+            ),
+        ),
     )
 
 

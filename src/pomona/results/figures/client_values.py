@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.nan_safe import defined
 from pomona.record.presentation import Quantity
 from pomona.record.rows import RoundRow
 from pomona.results.figures import plot
@@ -265,17 +264,7 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
         caption=f"{run.label}: {quantity.meaning}{_legend_text(series)}{series.absence}",
         alt=_values_alt_text(series, names),
         figure=figure,
-        rows=[
-            {
-                "run": run.label,
-                "round": int(r),
-                "client": i,
-                "name": run.client(i),
-                **{column: defined(series.values[t, i, j]) for j, column in enumerate(columns)},
-            }
-            for t, r in enumerate(series.rounds)
-            for i in range(series.n)
-        ],
+        rows=series.records(columns),
     )
 
 

@@ -193,26 +193,18 @@ def _scaled_gains(gains: Gains) -> tuple[NDArray[np.float64], NDArray[np.float64
 
 def _rows(run: Run, gains: Gains | None) -> Rows:
     """Return the figure's numbers, one row per client."""
-    evaluation = run.reported
-    assert evaluation is not None
+    e, metric = run.reported, run.metric.name
+    assert e is not None
     differences = gains.differences if gains else {}
-    intervals = dict(enumerate(gains.clients)) if gains else {}
-    return [
-        {
-            "run": run.label,
-            "model": evaluation.model,
-            "when": evaluation.when,
-            "round": evaluation.round,
-            "client": client,
-            "name": run.client(client),
-            "metric": run.metric.name,
-            "value": value,
-            "gain_over_separate": differences.get(client),
-            "gain_low": g.low if (g := intervals.get(client)) else None,
-            "gain_high": g.high if g else None,
-        }
-        for client, value in sorted(run.values.items())
-    ]
+    intervals = {k: (g.low, g.high) for k, g in enumerate(gains.clients if gains else ()) if g}
+    shared, unknown = (run.label, e.model, e.when, e.round), (None, None)
+    return plot.records(
+        "run model when round client name metric value gain_over_separate gain_low gain_high",
+        (
+            (*shared, c, run.client(c), metric, v, differences.get(c), *intervals.get(c, unknown))
+            for c, v in sorted(run.values.items())
+        ),
+    )
 
 
 def _extremes(run: Run) -> str:

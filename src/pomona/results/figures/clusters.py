@@ -32,15 +32,8 @@ def clusters(series: Series) -> ReportFigure:
         f"coloured by cluster. {_sizes(final)}{_agreement(series)}",
         figure=_map(series, final),
         rows=[
-            {
-                "run": series.run.label,
-                "round": int(r),
-                "client": i,
-                "name": series.run.client(i),
-                "cluster": None if np.isnan(labels[t, i]) else int(labels[t, i]),
-            }
-            for t, r in enumerate(rounds)
-            for i in range(n)
+            row | {"cluster": row["cluster"] and int(row["cluster"])}
+            for row in series.records(["cluster"])
         ],
     )
 

@@ -146,10 +146,8 @@ def _band(axes: Any, curve: Mapping[int, Spread], metric: Metric, colour: str) -
 
 
 def _spread_rows(entry: ComparisonRow, curve: Mapping[int, Spread]) -> Rows:
-    return [
-        {"method": entry.row, "round": number, entry.metric.name: s.mean, "std": s.std, "n": s.n}
-        for number, s in curve.items()
-    ]
+    lines = ((entry.row, number, s.mean, s.std, s.n) for number, s in curve.items())
+    return plot.records(f"method round {entry.metric.name} std n", lines)
 
 
 def _line_style(style: Style) -> dict[str, Any]:
@@ -211,18 +209,14 @@ def _gain_rows(
     gains: Mapping[str, Mapping[int, Gain]], metric: Metric, names: Sequence[str]
 ) -> Rows:
     """Return a row of the CSV for each method and client, by gain."""
-    return [
-        {
-            "method": row,
-            "client": names[c],
-            "metric": metric.name,
-            "gain_over_separate": g.value,
-            "gain_low": g.low,
-            "gain_high": g.high,
-        }
-        for row, by_client in gains.items()
-        for c, g in sorted(by_client.items(), key=lambda pair: pair[1].value)
-    ]
+    return plot.records(
+        "method client metric gain_over_separate gain_low gain_high",
+        (
+            (row, names[c], metric.name, g.value, g.low, g.high)
+            for row, by_client in gains.items()
+            for c, g in sorted(by_client.items(), key=lambda pair: pair[1].value)
+        ),
+    )
 
 
 def _draw_sorted(

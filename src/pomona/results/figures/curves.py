@@ -119,13 +119,14 @@ def _run(upper: Any, lower: Any, run: Run) -> Rows:
     """Draw the curves of a run; return their numbers."""
     training = _losses(run)
     _draw(upper, training, run, main=True, label=None if run.test else run.label)
-    rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
+    lines: list[tuple[Any, ...]] = [("train loss", "", "", x, y) for x, y in training]
     for position, (model, stage) in enumerate(views(run.result)):
         pairs = [(e.round, e.mean) for e in run.result.curve(model, stage) if e.mean is not None]
         scaled = [(x, run.metric.scaled(y)) for x, y in pairs]
         _draw(lower, scaled, run, main=position == 0, label=f"{run.label}: {model}, {stage}")
-        rows += [_row(run, f"test {run.metric.name}", model, stage, x, y) for x, y in pairs]
-    return rows
+        lines += [(f"test {run.metric.name}", model, stage, x, y) for x, y in pairs]
+    columns = "run quantity model when round value"
+    return plot.records(columns, ((run.label, *line) for line in lines))
 
 
 def _losses(run: Run) -> list[tuple[int, float]]:
@@ -135,19 +136,6 @@ def _losses(run: Run) -> list[tuple[int, float]]:
 
 def _tests(run: Run) -> list[tuple[int, float]]:
     return [(e.round, run.metric.scaled(e.mean)) for e in run.test if e.mean is not None]
-
-
-def _row(
-    run: Run, quantity: str, model: str, stage: str, number: int, value: float
-) -> dict[str, Any]:
-    return {
-        "run": run.label,
-        "quantity": quantity,
-        "model": model,
-        "when": stage,
-        "round": number,
-        "value": value,
-    }
 
 
 def _draw(
@@ -251,11 +239,8 @@ def _metric_by_traffic(run: Run) -> list[tuple[float, float, Evaluation]]:
 
 
 def _traffic_rows(run: Run, tests: Sequence[tuple[float, float, Evaluation]]) -> Rows:
-    name, metric = run.label, run.metric.name
-    return [
-        {"run": name, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric: y}
-        for x, y, e in tests
-    ]
+    lines = ((run.label, e.model, e.when, e.round, x, y) for x, y, e in tests)
+    return plot.records(f"run model when round megabytes {run.metric.name}", lines)
 
 
 def _positive_points(

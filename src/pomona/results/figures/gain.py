@@ -167,12 +167,9 @@ def _numbers(row: _Row) -> Rows:
     """Return a row of the CSV for the mean and one for each client."""
     quantity = "gain_over_separate" if row.sign else "value"
     low, high = row.interval or (None, None)
-    fields = ("run", "metric", "client", quantity, "low", "high")
-    means = (row.run.label, row.run.metric.name, "mean", row.mean, low, high)
-    return [
-        dict(zip(fields, means, strict=True)),
-        *(
-            dict(zip(fields, (*means[:2], row.run.client(client), value, None, None), strict=True))
-            for client, value in sorted(row.values.items())
-        ),
-    ]
+    lines = [("mean", row.mean, low, high)]
+    lines += [(row.run.client(c), value, None, None) for c, value in sorted(row.values.items())]
+    names = row.run.label, row.run.metric.name
+    return plot.records(
+        f"run metric client {quantity} low high", ((*names, *line) for line in lines)
+    )

@@ -79,15 +79,13 @@ def bubbles(runs: list[Run]) -> ReportFigure | None:
         f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % of "
         "it.",
         figure=_draw_bubbles(labels),
-        rows=[
-            {
-                "client": client,
-                "name": labels.clients[client],
-                "class": labels.classes[label],
-                "count": int(count),
-            }
-            for (client, label), count in np.ndenumerate(labels.counts)
-        ],
+        rows=plot.records(
+            "client name class count",
+            (
+                (i, labels.clients[i], labels.classes[k], int(count))
+                for (i, k), count in np.ndenumerate(labels.counts)
+            ),
+        ),
         tips={
             "counts": [
                 f"{labels.clients[i]}, class {labels.classes[k]}: {labels.counts[i, k]:,}"

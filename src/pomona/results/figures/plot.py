@@ -4,7 +4,7 @@ house style of Matplotlib: axes, legends, labels of curves.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -50,6 +50,11 @@ def parse_formats(text: str) -> tuple[str, ...]:
             f"figures are written as {', '.join(FORMATS)}; unknown: {', '.join(unknown)}"
         )
     return tuple(name for name in FORMATS if name in names)
+
+
+def records(columns: str, lines: Iterable[Iterable[Any]]) -> Rows:
+    """Return a figure's numbers from lines of values; ``columns``: their names, between spaces."""
+    return [dict(zip(columns.split(), line, strict=True)) for line in lines]
 
 
 @dataclass(frozen=True)

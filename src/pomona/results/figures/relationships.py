@@ -2,14 +2,14 @@
 8).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pomona.metrics.nan_safe import defined
 from pomona.results.figures import plot
-from pomona.results.figures.plot import ReportFigure, Rows
+from pomona.results.figures.plot import ReportFigure
 from pomona.results.figures.series import Series, Values, blocks, order
 from pomona.results.wording import slug
 
@@ -80,7 +80,7 @@ def heatmap(series: Series) -> ReportFigure:
         f"{', '.join(str(series.rounds[t]) for t in moments)}. "
         f"{_strongest(series)}{_group_means(series)}",
         figure=_maps(series, sequence, style, extend),
-        rows=_rows(series, moments, range(n)),
+        rows=series.records(_columns(series), moments),
     )
 
 
@@ -184,25 +184,10 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
     return {"cmap": colours, "vmin": low, "vmax": limit}, extend
 
 
-def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Rows:
-    """Return a row per round and client i, a column named by each client j, in id order; blank
-    before the client's first round.
-    """
-    column = series.quantity.column or series.quantity.name
-    return [
-        {
-            "run": series.run.label,
-            "round": int(series.rounds[t]),
-            "client": i,
-            "name": series.run.client(i),
-            **{
-                f"{column}_{series.run.client(j)}": defined(series.values[t, i, j])
-                for j in range(series.n)
-            },
-        }
-        for t in moments
-        for i in clients
-    ]
+def _columns(series: Series) -> list[str]:
+    """Return a name for each client's column."""
+    prefix = series.quantity.column or series.quantity.name
+    return [f"{prefix}_{series.run.client(j)}" for j in range(series.n)]
 
 
 def _strongest(series: Series) -> str:
@@ -256,7 +241,7 @@ def trajectories(series: Series) -> ReportFigure:
         f"{rounds[0]} to {rounds[-1]}, one for each of {len(clients)} clients. At the end, "
         f"{len(highest)} of them have their own entry highest.",
         figure=_small_panels(series, clients),
-        rows=_rows(series, range(len(rounds)), clients),
+        rows=series.records(_columns(series), clients=clients),
     )
 
 
@@ -346,7 +331,6 @@ def diagonal(series: Series) -> ReportFigure:
     plot.grid(ax)
     plot.legend_below(figure, 4)
     lowest, highest = (int(pick(entries[-1])) for pick in (np.nanargmin, np.nanargmax))
-    column = quantity.column or quantity.name
     return ReportFigure(
         name=f"{slug(quantity.name)}-self",
         title=quantity.own,
@@ -363,7 +347,7 @@ def diagonal(series: Series) -> ReportFigure:
             {
                 "run": series.run.label,
                 "round": int(r),
-                **{f"{column}_{series.run.client(i)}": defined(entries[t, i]) for i in range(n)},
+                **dict(zip(_columns(series), map(defined, entries[t]), strict=True)),
             }
             for t, r in enumerate(rounds)
         ],

@@ -1,6 +1,6 @@
 """A run's ``info`` over the rounds, and an order that places similar clients together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -8,6 +8,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.metrics.nan_safe import defined
 from pomona.record.presentation import Quantity
 from pomona.record.rows import RoundRow
 from pomona.results.figures import plot
@@ -92,6 +93,27 @@ class Series:
             " An absent client keeps its last value; before its first round it has none (grey in "
             "maps)"
         ) + (f"; {never} took part in no round." if never else ".")
+
+    def records(
+        self,
+        columns: Sequence[str],
+        moments: Iterable[int] | None = None,
+        clients: Iterable[int] | None = None,
+    ) -> plot.Rows:
+        """Return a row of the CSV for each round and client, by default of all, with a column for
+        each of its K numbers; blank before a client's first round.
+        """
+        return [
+            {
+                "run": self.run.label,
+                "round": int(self.rounds[t]),
+                "client": i,
+                "name": self.run.client(i),
+                **dict(zip(columns, map(defined, self.values[t, i]), strict=True)),
+            }
+            for t in (range(len(self.rounds)) if moments is None else moments)
+            for i in (range(self.n) if clients is None else clients)
+        ]
 
     def thinned(self) -> "Series":
         """Return at most ROUNDS evenly spaced rounds, including the first and the last."""

@@ -142,16 +142,12 @@ def _draw_survival(groups: list[Group]) -> plot.Figure:
 
 
 def _rows(groups: list[Group]) -> Rows:
-    return [
-        {
-            "risk": group.name,
-            "time": float(time),
-            "share": float(share),
-            "at_risk": group.at_risk(time),
-        }
+    lines = (
+        (group.name, float(time), float(share), group.at_risk(time))
         for group in groups
         for time, share in zip(group.time, group.share, strict=True)
-    ]
+    )
+    return plot.records("risk time share at_risk", lines)
 
 
 def _alt_text(group: Group) -> str:
@@ -172,16 +168,12 @@ def masks(runs: list[Run]) -> ReportFigure | None:
     if lead is None:
         return None
     by_client = examples(lead)
-    rows: Rows = [
-        {
-            "client": client,
-            "name": lead.client(client),
-            "which": extreme,
-            "dice": float(example.dice[k]),
-        }
+    lines = (
+        (client, lead.client(client), extreme, float(example.dice[k]))
         for client, example in by_client.items()
         for k, extreme in enumerate(EXTREMES)
-    ]
+    )
+    rows = plot.records("client name which dice", lines)
     worst = min(rows, key=lambda row: 2.0 if isnan(row["dice"]) else float(row["dice"]))
     return ReportFigure(
         name="masks",

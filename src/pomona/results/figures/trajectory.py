@@ -264,18 +264,12 @@ def _draw_path(
     ax.plot([], [], color=style.colour, label=trace.presentation.title)
     ax.plot(*initial.T, "o", color=START, markersize=4)
     ax.plot(*final.T, "s", color=END, markersize=4)
-    return [
-        {
-            "method": trace.method,
-            "round": number,
-            "moment": moment,
-            "c1": float(points[t][0]),
-            "c2": float(points[t][1]),
-            "loss": float(loss[t]),
-        }
+    lines = (
+        (trace.method, number, moment, *map(float, points[t]), float(loss[t]))
         for t, number in enumerate(trace.rounds)
         for moment, points, loss in (("start", initial, losses[0]), ("end", final, losses[1]))
-    ]
+    )
+    return plot.records("method round moment c1 c2 loss", lines)
 
 
 def _alt_text(title: str, rows: Rows) -> str:
