@@ -6,7 +6,6 @@ from pathlib import Path
 import pomona.results.figures as figures
 from figure_gallery import CATALOGUE
 from pomona.core.registry import load
-from pomona.results.figures.sections import FOLDER
 
 
 def drawing_functions():
@@ -26,4 +25,4 @@ def test_every_figure_is_listed_once():
 
 
 def test_every_listed_function_exists():
-    assert all(callable(load(f"{FOLDER}.{entry.draw}")) for entry in CATALOGUE)
+    assert all(callable(load(f"{figures.__name__}.{entry.draw}")) for entry in CATALOGUE)

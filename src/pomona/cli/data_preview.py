@@ -1,6 +1,6 @@
 """A scenario's first rows as its model will see them, next to the cells that they come from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from itertools import compress, count, islice
 from typing import Any
@@ -74,10 +74,11 @@ def _features(
 ) -> Table:
     """Return a line for each feature: its cell in the file, and the number that the model sees."""
     width = len(inputs[0]) if inputs else 0
-    names = _feature_names(scenario.dataset, width)
-    cells = [_cells(source or scenario.dataset, row, names) for row in rows]
+    features = _feature_columns(scenario.dataset, width)
+    columns = [column for _, column in features]
+    cells = [_cells(source or scenario.dataset, row, columns) for row in rows]
     lines = [["label", *(_label(scenario, row) for row in rows)]]
-    for k, name in enumerate(names[:MAX_FEATURES]):
+    for k, (name, _) in enumerate(features[:MAX_FEATURES]):
         pairs = zip(cells, inputs, strict=True)
         lines.append([name, *(f"{row[k]} -> {float(x[k]):.4g}" for row, x in pairs)])
     notes = ["Each cell as it was read -> the number that the model gets."]
@@ -86,39 +87,25 @@ def _features(
     return Table("rows", _title(len(rows)), notes, ["feature", *heads], lines, range(len(rows) + 1))
 
 
-def _feature_names(data: Dataset, width: int) -> Sequence[str]:
-    """Return the names of the model's inputs."""
+def _feature_columns(data: Dataset, width: int) -> list[tuple[str, str]]:
+    """Return the name of each of the model's inputs, and that of the column that it comes from."""
     for steps in data.preprocessing[:1]:
         if steps.width == width:
-            return steps.features
-    return data.columns if len(data.columns) == width else [f"column {k}" for k in range(width)]
+            return [(name, column.name) for column in steps.columns for name in column.features]
+    names = data.columns if len(data.columns) == width else [f"column {k}" for k in range(width)]
+    return [(name, name) for name in names]
 
 
-def _cells(source: Dataset, row: int, features: Sequence[str]) -> list[str]:
-    """Return the cell from which each feature of a row comes."""
+def _cells(source: Dataset, row: int, columns: Sequence[str]) -> list[str]:
+    """Return the cell of each of these columns in a row."""
     raw = source.raw
     if raw is None:
         return [f"{float(value):.6g}" for value in np.asarray(source.x[row])]
     by_name = {column.name: k for k, column in enumerate(raw.columns)}
-    positions = [_column(name, by_name) for name in features]
-    if not any(position is not None for position in positions) and len(raw.columns) == len(
-        features
-    ):
-        positions = [*range(len(features))]  # columns without names
+    positions = [by_name.get(name) for name in columns]
+    if len(columns) == len(raw.columns) and by_name.keys().isdisjoint(columns):
+        positions = [*range(len(columns))]  # columns without names
     return [_cell(raw, row, position) for position in positions]
-
-
-def _column(feature: str, columns: dict[str, int]) -> int | None:
-    """Return the column of a feature: ``sex`` for ``sex=male`` and ``sex missing``."""
-    names = (feature, feature.removesuffix(" missing"), *_before_equals(feature))
-    return next((columns[name] for name in names if name in columns), None)
-
-
-def _before_equals(feature: str) -> Iterator[str]:
-    """Yield the starts of a text that end before one of its equals signs, the longest first."""
-    while "=" in feature:
-        feature = feature.rpartition("=")[0]
-        yield feature
 
 
 def _cell(raw: RawTable, row: int, k: int | None) -> str:
@@ -175,6 +162,11 @@ def _label(scenario: Scenario, row: int) -> str:
         case "multilabel":
             names = data.labels or tuple(f"target {k}" for k in range(len(y)))
             return ", ".join(map(_shortened, compress(names, y))) or "none"
+    return _numbers(data, y)
+
+
+def _numbers(data: Dataset, y: NDArray[Any]) -> str:
+    """Return targets (K,) -> as the model learns them."""
     learned = np.broadcast_to((y - np.array(data.target_shift)) / data.target_scale, y.shape)
     return ", ".join(f"{v:.6g} -> {n:.4g}" for v, n in zip(y.tolist(), learned, strict=True))
 

@@ -32,7 +32,7 @@ def clusters(series: Series) -> ReportFigure:
         f"coloured by cluster. {_sizes(final)}{_agreement(series)}",
         figure=_map(series, final),
         rows=[
-            row | {"cluster": row["cluster"] and int(row["cluster"])}
+            {**row, "cluster": None if row["cluster"] is None else int(row["cluster"])}
             for row in series.records(["cluster"])
         ],
     )

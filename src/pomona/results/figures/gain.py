@@ -113,9 +113,11 @@ def _figure(rows: Sequence[_Row], title: str, axis: str, caption: str) -> Report
 
 def _bar(rows: Sequence[_Row]) -> str:
     """Describe the bars of gains."""
-    few = any(row.gain and row.gain.excluded for row in rows)
+    omits_clients = any(row.gain and row.gain.excluded for row in rows)
     intervals = sum(row.interval is not None for row in rows)
-    text = f"Bar: mean over {'the clients with enough test samples' if few else 'clients'}"
+    text = (
+        f"Bar: mean over {'the clients with enough test samples' if omits_clients else 'clients'}"
+    )
     if not intervals:
         return f"{text}, without an interval"
     text += " with its 95 % interval" + (" where it has one" if intervals < len(rows) else "")

@@ -313,14 +313,14 @@ def diagonal(series: Series) -> ReportFigure:
     n, rounds, quantity = series.n, series.rounds, series.quantity
     symbol = quantity.symbol.replace(", j)", ", i)")
     entries = np.diagonal(series.values, axis1=1, axis2=2)
-    few = n <= 20
+    labelled = n <= 20
     figure, axes = plot.panels(plot.WIDTH, 3.6)
     ax = axes[0, 0]
     colours = plot.client_colours(n)
-    for i in series.participants if few else ():
+    for i in series.participants if labelled else ():
         style: dict[str, Any] = {"color": colours[i], "linewidth": 1.7, "label": series.names[i]}
         ax.plot(rounds, entries[:, i], **style)
-    if not few:
+    if not labelled:
         thin: dict[str, Any] = {"color": plot.FRAME, "linewidth": 0.8}
         plot.bundle(ax, rounds, entries, rasterized=entries.size > 2 * MAX_POINTS, **thin)
         ax.plot(
