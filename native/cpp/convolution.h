@@ -9,6 +9,7 @@
 #include "tiles.h"
 #include "update.h"
 #include "winners.h"
+#include "winograd.h"
 
 namespace pomona {
 
@@ -32,6 +33,7 @@ class Convolution {
         sparse_(from, made_, to(), geometry),
         winners_{geometry, to(), run_, geometry.stride.x * from.channels} {
     if (dense) dense_.emplace(from, made_, geometry);
+    if (Winograd::fits(from, made_, geometry)) winograd_.emplace(from, made_, geometry);
   }
 
   Shape to() const {
@@ -41,12 +43,12 @@ class Convolution {
 
   void forward(const Pass& pass, const Ends& ends) {
     if (pass.pairs && pairs_fit_)  // if channels do not divide into pairs, they are few
-      forward<Pair, PAIRED>(pass, ends, turned_pairs_, [&](const float* from, ptrdiff_t count) {
+      forward<Pair, PAIRED>(pass, ends, false, turned_pairs_, [&](const float* from, ptrdiff_t count) {
         pairs_.resize(static_cast<size_t>(whole(ceil_div(count, PAIRED))));
         return paired(from, count, pairs_.data());
       });
     else
-      forward<float, 1>(pass, ends, turned_, [](const float* from, ptrdiff_t) { return from; });
+      forward<float, 1>(pass, ends, winograd_.has_value(), turned_, [](const float* from, ptrdiff_t) { return from; });
   }
 
   void backward(const Update& update, const Pass& pass, const Ends& ends) {
@@ -85,30 +87,35 @@ class Convolution {
   }
 
  private:
-  // `factor(from, count)`: numbers as products take them, `per` in one T.
+  // `factor(from, count)`: numbers as products take them, `per` in one T. `tiles`: of floats, by Winograd's algorithm.
   template <typename T, ptrdiff_t per, class Factor>
-  void forward(const Pass& pass, const Ends& ends, Numbers<T>& turned, Factor factor) {
+  void forward(const Pass& pass, const Ends& ends, bool tiles, Numbers<T>& turned, Factor factor) {
     Maps &input = ends.input, &output = ends.output;
     const Shape to = output.shape;
     const auto& g = geometry_;
     const ptrdiff_t sums_row = made_.width * lane_outputs_;
     turn(factor(pass.row + weight_, made_.channels * taps_), taps_ / per, turned);
-    sums_.resize(static_cast<size_t>(g.window.y * sums_row));  // rows take turns, in a first cache
+    if constexpr (std::is_same_v<T, float>)
+      if (tiles) winograd_->turn(turned.data());
+    kept_ = tiles ? made_.height : g.window.y;  // rows take turns, in a first cache
+    sums_.resize(static_cast<size_t>(kept_ * sums_row));
     places_.resize(static_cast<size_t>(pass.batch * to.height * to.width * lane_outputs_));
     const Common common{static_cast<int>(runs_), static_cast<int>(run_ / per)};
     const auto pool = g.window.y == 2 && g.window.x == 2 ? &Convolution::pool<2> : &Convolution::pool<0>;
     for (ptrdiff_t n = 0; n < pass.batch; ++n) {
       // The patches of a row are the left factor: they overlap in the framed image, where nothing is copied.
       const T* image = factor(input.framed(n, g.padding), input.behind(g.padding));
-      ptrdiff_t ready = 0;
+      ptrdiff_t ready = tiles ? made_.height : 0;
+      if constexpr (std::is_same_v<T, float>)
+        if (tiles) winograd_->multiply(image, input.row, sums_.data());
       for (ptrdiff_t y = 0; y < to.height; ++y) {
         for (; ready < y * g.hop.y + g.window.y; ++ready)
           product<T>(made_.width, lane_outputs_,
                      {image + ready * g.stride.y * input.row / per, g.stride.x * from_.channels / per, 1, input.row / per},
                      common, {turned.data(), lane_outputs_, common.length * lane_outputs_},
-                     sums_.data() + ready % g.window.y * sums_row, lane_outputs_, false);
+                     sums_.data() + ready % kept_ * sums_row, lane_outputs_, false);
         for (ptrdiff_t x = 0; x < to.width; ++x)
-          (this->*pool)(pass.row, y * g.hop.y % g.window.y, x, output.values(n) + y * output.row + x * to.channels,
+          (this->*pool)(pass.row, y * g.hop.y % kept_, x, output.values(n) + y * output.row + x * to.channels,
                places_.data() + ((n * to.height + y) * to.width + x) * lane_outputs_);
       }
     }
@@ -135,7 +142,7 @@ class Convolution {
       for (ptrdiff_t wy = 0; wy < (SIDE ? SIDE : g.window.y); ++wy)
 #pragma GCC unroll 2
         for (ptrdiff_t wx = 0; wx < (SIDE ? SIDE : g.window.x); ++wx) {
-          const ptrdiff_t turn = first + wy < g.window.y ? first + wy : first + wy - g.window.y;
+          const ptrdiff_t turn = first + wy < kept_ ? first + wy : first + wy - kept_;
           const Vector here = load(columns + (turn * made_.width + wx) * lane_outputs_ + o);
           const Integers better = (here > best) | (here != here);
           best = better ? here : best;
@@ -183,6 +190,8 @@ class Convolution {
   const ptrdiff_t runs_, run_, taps_;  // in a row of the image, the numbers under a row of the kernel stand together
   const bool pairs_fit_;
   std::optional<Dense> dense_;
+  std::optional<Winograd> winograd_;
+  ptrdiff_t kept_ = 0;  // rows of sums
   Sparse sparse_;
   const Winners winners_;
   Numbers<float> turned_, sums_, gradient_, bias_gradient_, passed_;
