@@ -3,6 +3,7 @@
 Other keys are kept unchanged and never used in computations.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -38,6 +39,11 @@ class _Summary(Facts):
     loss: Figure
 
 
+def _require_equal_lengths(unit: str, *columns: Sequence[Any]) -> None:
+    if len(set(map(len, columns))) > 1:
+        raise ValueError(f"there must be one value for each {unit}")
+
+
 class _Moment(Facts):
     round: Number
     value: Values
@@ -48,8 +54,7 @@ class _Moment(Facts):
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
-        if len({len(v) for v in (self.value, self.accuracy, self.loss, self.samples)}) > 1:
-            raise ValueError("there must be one value for each client")
+        _require_equal_lengths("client", self.value, self.accuracy, self.loss, self.samples)
         return self
 
 
@@ -67,15 +72,9 @@ class _Curve(Facts):
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
-        columns = (
-            self.round,
-            self.test_accuracy,
-            self.test_value,
-            self.test_accuracy_pooled,
-            self.validation_value,
-        )
-        if len({len(column) for column in columns}) > 1:
-            raise ValueError("there must be one value for each round")
+        accuracies = self.test_accuracy, self.test_accuracy_pooled
+        values = self.test_value, self.validation_value
+        _require_equal_lengths("round", self.round, *accuracies, *values)
         return self
 
 
@@ -109,11 +108,8 @@ class _Figures(Facts):
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
-        moments = [
-            m for model in self.models.values() for m in (model.last, model.best_validation) if m
-        ]
-        if any(len(moment.value) != len(self.clients) for moment in moments):
-            raise ValueError("there must be one value for each client")
+        moments = [m for model in self.models.values() for m in (model.last, model.best_validation)]
+        _require_equal_lengths("client", self.clients, *(m.value for m in moments if m))
         return self
 
 

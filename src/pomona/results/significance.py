@@ -178,23 +178,13 @@ def _tests(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[lis
     finished = [e for e in entries if e.cells]
     suite = [e for e in finished if e.method in comparison.bench.results["own"]]
     pairs = [
-        (row, rival)
-        for i, row in enumerate(suite)
-        for rival in finished
-        if rival not in suite[: i + 1]
+        (e, rival) for i, e in enumerate(suite) for rival in finished if rival not in suite[: i + 1]
     ]
-    tests = [_compared(row, rival) for row, rival in pairs]
+    tests = [_compared(e, rival) for e, rival in pairs]
     corrected = holm([test.p for test, _ in tests])
     return [
-        [
-            row.column,
-            row.row,
-            rival.row,
-            str(test.pairs),
-            row.metric.number(middle, "+"),
-            f"{p:.2g}",
-        ]
-        for (row, rival), (test, middle), p in zip(pairs, tests, corrected, strict=True)
+        [e.column, e.row, rival.row, str(test.pairs), e.metric.number(middle, "+"), f"{p:.2g}"]
+        for (e, rival), (test, middle), p in zip(pairs, tests, corrected, strict=True)
     ]
 
 

@@ -99,15 +99,10 @@ class Quadratics(Problem):
         """Return losses (n,) and gradients (n, d) at rows W; criteria of the method are not
         supported.
         """
-        losses = torch.stack(
-            [
-                ((w - self.targets[i]) ** 2).sum(1).mean() / 2
-                for w, i in zip(W, indices, strict=True)
-            ]
-        )
-        return losses, torch.stack(
-            [w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)]
-        )
+        samples = [self.targets[i] for i in indices]
+        pairs = [*zip(W, samples, strict=True)]
+        losses = torch.stack([((w - a) ** 2).sum(1).mean() / 2 for w, a in pairs])
+        return losses, torch.stack([w - a.mean(0) for w, a in pairs])
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:  # noqa: ARG002
         """Return Z (n, d), since the Hessian is the identity."""
@@ -148,10 +143,13 @@ def lora_slices(layers: tuple[slice, ...]) -> tuple[ParameterSlice, ...]:
 
 def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
     """Return random quadratics with ``samples`` per client."""
-    a = torch.randn(
-        clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    a = _normal(clients * samples, d, seed=seed)
     return Quadratics(a, [list(range(i * samples, (i + 1) * samples)) for i in range(clients)])
+
+
+def _normal(*shape: int, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=draw, dtype=torch.float64)
 
 
 CLASSES, FEATURES, INPUTS = 3, 4, 3
@@ -260,15 +258,10 @@ def class_points(*sizes: int, seed: int = 0, valve: bool = False) -> Points:
     offsets = np.cumsum((0, *sizes)).tolist()
     rows = [list(range(start, stop)) for start, stop in pairwise(offsets)]
     y = torch.tensor([k % CLASSES for size in sizes for k in range(size)])
-    noise = torch.cat([_noise(size, 100 * seed + i) for i, size in enumerate(sizes)])
+    noise = torch.cat([_normal(size, INPUTS, seed=100 * seed + i) for i, size in enumerate(sizes)])
     inputs = 2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y] + noise / 4
     network = linear_network()
     return Points(inputs, y, rows, Valved(network, "linear") if valve else network)
-
-
-def _noise(size: int, seed: int) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(size, INPUTS, generator=draw, dtype=torch.float64)
 
 
 def suited(settings: MethodSettings, problem: Quadratics) -> Problem:
@@ -285,20 +278,9 @@ def a_round(number: int = 1, **overrides: Any) -> Round:
     """Return a round of one full-batch gradient step; ``overrides``: other fields of Round, ``lr``
     as decayed.
     """
-    settings: dict[str, Any] = {
-        "total": 10,
-        "lr": 0.1,
-        "decay": 1.0,
-        "epochs": 1,
-        "batch_size": 10**6,
-    }
-    settings |= {
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "seed": 0,
-        "optimizer": Optimizer(),
-        **overrides,
-    }
+    settings: dict[str, Any] = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "seed": 0}
+    settings |= {"batch_size": 10**6, "momentum": 0.0, "weight_decay": 0.0}
+    settings |= {"optimizer": Optimizer(), **overrides}
     return Round(number=number, **{"base_lr": settings["lr"] / settings["decay"], **settings})
 
 
@@ -317,7 +299,7 @@ class Federation:
         self.method, self.problem = method, problem
         d, n = problem.size, len(problem.rows)
         self.initial = Initial(
-            lambda client: _random_row(d, 99 if client is None else 100 + client),
+            lambda client: _normal(d, seed=99 if client is None else 100 + client),
             problem.layers,
             problem.norms,
             head=problem.head,
@@ -373,10 +355,6 @@ class Federation:
         self.clients.store._states[client] = state
 
 
-def _random_row(d: int, seed: int) -> Tensor:
-    return torch.randn(d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def passes(settings: MethodSettings, number: int = 1, **overrides: Any) -> Round:
     """Return a round of three shuffled passes in batches of one, with momentum if the method allows
     it.
@@ -426,8 +404,6 @@ def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
 
 def uneven(*sizes: int, d: int = 5) -> Quadratics:
     """Return quadratics of clients with these numbers of samples."""
-    targets = torch.randn(
-        sum(sizes), d, generator=torch.Generator().manual_seed(4), dtype=torch.float64
-    )
     stops = np.cumsum(sizes)
-    return Quadratics(targets, [list(range(e - s, e)) for e, s in zip(stops, sizes, strict=True)])
+    rows = [list(range(e - s, e)) for e, s in zip(stops, sizes, strict=True)]
+    return Quadratics(_normal(sum(sizes), d, seed=4), rows)

@@ -56,10 +56,8 @@ def epoch_losses(run: Run, name: str) -> EpochLosses | None:
     history = EpochLosses(np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), [0] * n)
     for client, epochs in by_client.items():
         rounds, losses = np.array(epochs, dtype=np.float64).reshape(-1, 2).T
-        history.rounds[: len(rounds), client], history.losses[: len(rounds), client] = (
-            rounds,
-            losses,
-        )
+        history.rounds[: len(rounds), client] = rounds
+        history.losses[: len(rounds), client] = losses
         history.stage[client] = int((rounds == rounds[:1]).sum())
     return history
 
@@ -70,12 +68,9 @@ def _recorded_losses(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np
     A record may use the name for another quantity, so the shapes are checked.
     """
     losses, counts = row.info.get(name), row.info.get(COUNT)
-    if (
-        losses is not None
-        and counts is not None
-        and losses.ndim == 2
-        and counts.shape == (len(row.cohort),)
-    ):
+    if losses is None or counts is None or losses.ndim != 2:
+        return
+    if counts.shape == (len(row.cohort),):
         yield from zip(row.cohort, losses, counts, strict=True)
 
 
@@ -253,11 +248,9 @@ def _line(ax: Any, series: Series, values: Values, **style: Any) -> None:
 def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
     """Return the figure with its text and numbers."""
     quantity, run = series.quantity, series.run
-    columns = (
-        [quantity.name]
-        if len(names) == 1
-        else [f"{quantity.name}_{j + 1}" for j in range(len(names))]
-    )
+    columns = [quantity.name]
+    if len(names) > 1:
+        columns = [f"{quantity.name}_{j + 1}" for j in range(len(names))]
     return ReportFigure(
         name=f"{slug(quantity.name)}-values",
         title=quantity.title,
@@ -270,20 +263,16 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
 
 def _legend_text(series: Series) -> str:
     """Describe the lines and the picture below."""
-    scalar = series.values.shape[2] == 1
+    lines, mean = " Lines are means over clients.", ""
+    if series.values.shape[2] == 1:
+        lines, mean = (
+            " Thin lines are clients, the thick one their mean.",
+            ", and the mean (dashed)",
+        )
     alike = uniform(series.values)
-    level = uniform(series.values[-1:])
-    text = ""
-    if not alike:
-        text += (
-            " Thin lines are clients, the thick one their mean."
-            if scalar
-            else " Lines are means over clients."
-        )
-    if not level:
-        text += f" Below: each client after round {series.rounds[-1]}" + (
-            ", and the mean (dashed)." if scalar else "."
-        )
+    text = "" if alike else lines
+    if not uniform(series.values[-1:]):
+        text += f" Below: each client after round {series.rounds[-1]}{mean}."
     if alike and len(series.participants) > 1:
         text += " It is the same for every client."
     return text

@@ -86,29 +86,25 @@ def heatmap(series: Series) -> ReportFigure:
 
 def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
     """Describe the colours, the order and the marks of the heat maps."""
-    signs = "Darker is higher."
-    if style["cmap"].name == "RdBu_r":
-        signs = "Red is positive, blue negative, white zero."
-    sentences = [signs, "The diagonal, each client's entry for itself, is left out."]
-    if extend != "neither":
-        sentences.append(
-            "A few extremes exceed the scale, so that the other differences stay visible."
-        )
-    sentences.append(
+    diverging = style["cmap"].name == "RdBu_r"
+    sentences = {
+        "Red is positive, blue negative, white zero.": diverging,
+        "Darker is higher.": not diverging,
+        "The diagonal, each client's entry for itself, is left out.": True,
+        "A few extremes exceed the scale, so that the other differences stay visible.": (
+            extend != "neither"
+        ),
         "Clients with high entries for each other are placed together (clustered on the last "
-        "round)."
-    )
-    if unmoved(series):
-        sentences.append(
-            "They have hardly changed from their initial values, the shares of the samples."
-        )
-    if series.groups:
-        sentences.append("A frame holds clients of one true group, unknown to every client.")
-    if series.strangers:
-        sentences.append(
-            "Dots mark the true group of client i's test samples where it differs from its own."
-        )
-    return "".join(f" {sentence}" for sentence in sentences)
+        "round).": True,
+        "They have hardly changed from their initial values, the shares of the samples.": (
+            unmoved(series)
+        ),
+        "A frame holds clients of one true group, unknown to every client.": bool(series.groups),
+        "Dots mark the true group of client i's test samples where it differs from its own.": (
+            bool(series.strangers)
+        ),
+    }
+    return "".join(f" {sentence}" for sentence, applies in sentences.items() if applies)
 
 
 def _maps(
@@ -173,13 +169,8 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
     signed = bool((finite < 0).any())
     low = -limit if signed else float(finite.min(initial=limit))
     low = low if low < limit else 0.0
-    beyond = bool((finite < low).any()), bool((finite > limit).any())
-    extend = {
-        (False, False): "neither",
-        (True, False): "min",
-        (False, True): "max",
-        (True, True): "both",
-    }[beyond]
+    beyond = bool((finite < low).any()) + 2 * bool((finite > limit).any())
+    extend = ("neither", "min", "max", "both")[beyond]
     colours = colormaps["RdBu_r" if signed else "Blues"].with_extremes(bad=plot.MISSING)
     return {"cmap": colours, "vmin": low, "vmax": limit}, extend
 

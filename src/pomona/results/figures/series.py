@@ -193,17 +193,12 @@ def order(matrix: Values) -> list[int]:
     np.fill_diagonal(distance, 0.0)
     if not distance.any():
         return list(range(n))
-    return [
-        int(i)
-        for i in leaves_list(
-            linkage(squareform(distance, checks=False), "average", optimal_ordering=n <= 200)
-        )
-    ]
+    tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=n <= 200)
+    leaves: list[int] = leaves_list(tree).tolist()
+    return leaves
 
 
 def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]:
     """Return (start, length) of the runs of an order that belong to one group."""
     lengths = [len(list(members)) for _, members in groupby(groups[i] for i in order)]
-    return (
-        list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
-    )
+    return list(zip(np.cumsum([0, *lengths]).tolist(), lengths, strict=False))

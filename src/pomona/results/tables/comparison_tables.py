@@ -194,24 +194,12 @@ def chosen(comparison: Comparison) -> Table | None:
     searched = [e for e in comparison.entries if e.tried and e.cells]
     if not searched:
         return None
-    compared = any(e.printed.chosen for e in searched)
-    rows = [
-        [
-            e.column,
-            e.row,
-            str(e.tried),
-            point(e.chosen) or PLACEHOLDER,
-            *([point(e.printed.chosen) or PLACEHOLDER] if compared else []),
-        ]
-        for e in searched
-    ]
-    header = [
-        "scenario",
-        "method",
-        "points tried",
-        "chosen",
-        *([_label(comparison)] if compared else []),
-    ]
+    header = ["scenario", "method", "points tried", "chosen"]
+    rows = [[e.column, e.row, str(e.tried), point(e.chosen) or PLACEHOLDER] for e in searched]
+    if any(e.printed.chosen for e in searched):
+        header.append(_label(comparison))
+        for row, e in zip(rows, searched, strict=True):
+            row.append(point(e.printed.chosen) or PLACEHOLDER)
     tuning = comparison.bench.results["tuning"]
     note = f"Tried on seed {tuning['seed']}; chosen: {tuning['rule']}. Test data were not used."
     return Table("chosen", "Settings searched", [note], header, rows, range(2))
@@ -226,25 +214,17 @@ def rank_table(ranking: Ranking) -> Table:
             for (a, b), p in ranking.pairs.items()
             if i in (a, b) and p < LEVEL
         ]
-        rows.append(
-            [
-                str(rank),
-                ranking.methods[i],
-                f"{ranking.mean_ranks[i]:.2f}",
-                ", ".join(different) or "none",
-            ]
+        mean, names = f"{ranking.mean_ranks[i]:.2f}", ", ".join(different)
+        rows.append([str(rank), ranking.methods[i], mean, names or "none"])
+    friedman = reach = ""
+    if ranking.friedman is not None:
+        friedman = f"Friedman's test: p = {ranking.friedman:.3g}. "
+    if (smallest := 2.0 ** (1 - ranking.blocks)) * len(ranking.pairs) >= LEVEL:
+        reach = (
+            f" With {ranking.blocks} scenarios the smallest p that the test can give is "
+            f"{smallest:.3g} before Holm's correction for {len(ranking.pairs)} pairs, so no pair "
+            "can differ significantly."
         )
-    smallest = 2.0 ** (1 - ranking.blocks)
-    friedman = (
-        f"Friedman's test: p = {ranking.friedman:.3g}. " if ranking.friedman is not None else ""
-    )
-    reach = (
-        f" With {ranking.blocks} scenarios the smallest p that the test can give is {smallest:.3g} "
-        f"before Holm's correction for {len(ranking.pairs)} pairs, so no pair can differ "
-        "significantly."
-        if smallest * len(ranking.pairs) >= LEVEL
-        else ""
-    )
     note = (
         f"Mean rank over {ranking.blocks} scenarios that all these methods have (1 is best). "
         f"{friedman}Nemenyi's critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar "

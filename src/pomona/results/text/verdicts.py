@@ -245,18 +245,13 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
         [v for c, v in run.constant.items() if clients is None or c in clients]
     )
     explained = mean_of_known([r.get("r2") for r in records(run)])
-    return [
-        *(
-            [f"Always giving one answer would reach {run.metric.text(constant)}."]
-            if constant is not None and run.metric.name != "auroc"
-            else []
-        ),
-        *(
-            [f"The R² of {run.label} is {METRICS['r2'].text(explained)} on average over clients."]
-            if explained is not None and run.metric.name != "r2"
-            else []
-        ),
-    ]
+    sentences = []
+    if constant is not None and run.metric.name != "auroc":
+        sentences.append(f"Always giving one answer would reach {run.metric.text(constant)}.")
+    if explained is not None and run.metric.name != "r2":
+        share = METRICS["r2"].text(explained)
+        sentences.append(f"The R² of {run.label} is {share} on average over clients.")
+    return sentences
 
 
 def _among(best: Run, rivals: list[Gains]) -> list[str]:
