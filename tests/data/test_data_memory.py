@@ -1,6 +1,7 @@
 """Data in memory: the same numbers as from files, the same checks, and a record that names them."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -119,6 +120,21 @@ def test_a_random_transform_is_drawn_once_with_a_note():
     assert note.startswith("client a, train: items differ each time")
     with pytest.raises(DataError, match="client a, train, x: Tensor is not an array"):
         from_clients({"a": Pairs(pairs[0].bfloat16(), pairs[1])})
+
+
+def test_items_of_objects_are_refused_without_a_word_on_transforms():
+    """Objects of Decimal: the addresses differ each time that an item is read."""
+
+    class Decimals:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, row):
+            return np.array([Decimal(row)], object), row % 2
+
+    with pytest.raises(DataError, match="x is object"):
+        read(data := from_clients({"a": Decimals()}))
+    assert data._content.notes == ()
 
 
 def test_a_clients_own_test_rows_are_its_test_rows():

@@ -137,6 +137,7 @@ def test_float_pixels(tmp_path, name):
         ({"Modality": "CR"}, "", True),
         ({"Modality": "DX", "PixelIntensityRelationship": "LOG"}, "LOG", True),
         ({"Modality": "CT", "RescaleSlope": 1, "RescaleIntercept": -1024}, "HU", False),
+        ({"Modality": "CT", "RescaleSlope": "", "RescaleIntercept": ""}, "stored numbers", True),
         ({"Modality": "PT", "Units": "BQML", "RescaleSlope": 2, "RescaleIntercept": 0}, "BQML", False),
         ({"Modality": "MR", "RescaleSlope": 2, "RescaleIntercept": 0, "RescaleType": "US"}, "", True),
     ],
@@ -148,7 +149,7 @@ def test_monochrome1_is_inverted_unless_the_values_have_a_unit(tmp_path, element
         PhotometricInterpretation="MONOCHROME1", **elements,
     )  # fmt: skip
     file, got = value(path)
-    slope, shift = elements.get("RescaleSlope", 1), elements.get("RescaleIntercept", 0)
+    slope, shift = elements.get("RescaleSlope") or 1, elements.get("RescaleIntercept") or 0
     stored = 4095 - STORED if inverted else STORED
     np.testing.assert_array_equal(got, stored.astype(int) * slope + shift)
     assert file.unit == unit

@@ -269,6 +269,17 @@ def test_folders_of_patients_are_not_taken_for_classes_in_silence(tmp_path):
     assert note not in notes(dataset(tmp_path, folders=["class"]))
 
 
+def test_folders_of_patients_with_the_same_few_files_are_not_classes_in_silence(tmp_path):
+    """As BraTS names them: P/P-t1n and P/P-t2w, with numbers in the names of the patients."""
+    note = "each class has the files of one patient (by the names)"
+    parts = [f"GLI-{k:05d}-000" for k in range(3)]
+    images(tmp_path / "a", *(f"{p}/{p}-{m}" for p in parts for m in ("t1n", "t2w")))
+    assert note in notes(dataset(tmp_path / "a"))
+    images(tmp_path / "a", f"{parts[0]}/{parts[0]}-t2f")
+    assert note not in notes(dataset(tmp_path / "a"))
+    assert note not in notes(dataset(tree(tmp_path / "b", "cat+dog+cow")))
+
+
 @pytest.mark.parametrize("session", ["", "ses-1", "ses-*"])
 def test_subjects_of_bids_are_not_taken_for_classes(tmp_path, session):
     for name in ("sub-01", "sub-02"):

@@ -154,25 +154,6 @@ def test_groups_in_two_spellings_and_numbers_that_may_be_codes_are_noted(tmp_pat
     assert "groups that differ" not in line
 
 
-@pytest.mark.parametrize(
-    "dates", [("1-Mar", "2-Sep"), ("2024-03-01", "02. Okt"), ("Mar-01", "5-Mai")]
-)
-def test_dates_among_names_are_noted(tmp_path, dates):
-    """Spreadsheets make them of genes (MARCH1) and of ages (1-3)."""
-    genes = patients(gene=["TP53", *dates, "10-14"] * 10)
-    genes.to_csv(tmp_path / "t.csv", index=False)
-    notes = " ".join(table(tmp_path / "t.csv", categories=["gene"]).notes)
-    assert f"column gene: dates among other names ({', '.join(dates)})" in notes
-    labels = genes.drop(columns="y").rename(columns={"gene": "y"})
-    labels.to_csv(tmp_path / "y.csv", index=False)
-    notes = " ".join(table(tmp_path / "y.csv").notes)
-    assert "classes: dates among other names" in notes
-    for usual in (dates * 20, ["Oct-4", "5-9", "10-14", "p.1-Mar"] * 10):
-        patients(gene=usual).to_csv(tmp_path / "t.csv", index=False)
-        notes = " ".join(table(tmp_path / "t.csv", categories=["gene"]).notes)
-        assert "dates among" not in notes
-
-
 def test_texts_among_categories_that_are_gaps_are_noted(tmp_path):
     """NA may be Namibia; empty cells are gaps for everyone."""
     regions = [("NA", "EU", None, "?")[k % 4] for k in range(ROWS)]

@@ -354,6 +354,8 @@ def test_a_column_without_values_in_the_rows_that_are_kept_is_noted(tmp_path):
         (b"<html><table>", "HTML"),
         (b'[{"age": 3}]', "JSON"),
         (b"BZh91AY", "compressed"),
+        (b"X\n\0\0\0\3", "R: write.csv"),  # saveRDS
+        (b"RDX3\nX\n\0", "R: write.csv"),  # save
     ],
 )
 def test_a_file_of_another_format_is_named(tmp_path, magic, name):
@@ -361,6 +363,33 @@ def test_a_file_of_another_format_is_named(tmp_path, magic, name):
     message = refused(tmp_path / "a.csv")
     assert name in message
     assert "not CSV" in message
+
+
+def test_feather_of_version_1_is_named(tmp_path):
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(64))
+    assert "Feather of version 1" in refused(tmp_path / "a.feather")
+
+
+@pytest.mark.parametrize("arrow_type", [pa.decimal128(10, 3), pa.decimal256(50, 3)])
+def test_decimals_are_the_numbers_of_csv(tmp_path, arrow_type):
+    """Arrow gives 0.14300000000000002 for 0.143, and so for one in seven decimals."""
+    cells = [Decimal(k).scaleb(-3) for k in range(2000)]
+    y = [k % 2 for k in range(2000)]
+    parquet.write_table(
+        pa.table({"a": pa.array(cells, arrow_type), "y": y}), tmp_path / "a.parquet"
+    )
+    data = read(data_settings(name="table", path=tmp_path / "a.parquet", label_column="y"), True)
+    assert data.raw.x[:, 0].tolist() == [float(cell) for cell in cells]
+
+
+def test_gaps_of_databases_and_typographic_minus_signs(tmp_path):
+    """MySQL, PostgreSQL and Hive write a gap as a backslash with N."""
+    text = "t,grade,y\n" + "\u22121.5,low,0\n\\N,\\N,1\n2,high,0\n3,high,1\n"
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    settings = {"label_column": "y", "missing": "median", "categories": ("grade",)}
+    kept = read(data_settings(name="table", path=tmp_path / "a.csv", **settings), keep_raw=True)
+    assert np.array_equal(kept.raw.x[:, 0], [-1.5, np.nan, 2, 3], equal_nan=True)
+    assert kept.raw.values[1] == ("low", "high")
 
 
 def test_a_value_that_cannot_be_a_measurement_is_refused(tmp_path):
@@ -391,6 +420,7 @@ def test_lines_above_the_names(tmp_path):
     lines = "age,crp,y\n" + "".join(f"{k},{k / 7:.2f},{'ab'[k % 2]}\n" for k in range(12))
     path = tmp_path / "x.csv"
     assert "line 3 names the columns, remove" in refused(path, f"Ward 3\n2024-03-01\n{lines}")
+    assert "line 3 names the columns, remove" in refused(path, f"# ward 3\n# by PH\n{lines}")
     assert "line 3 has a cell 'y'" in refused(path, f"Ward 3,,\n,,\n{lines}")
 
 

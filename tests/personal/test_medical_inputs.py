@@ -189,6 +189,21 @@ def test_values_of_another_scale_than_in_the_training_are_noted(tmp_path):
     assert "1 of 2 images have values" in note
 
 
+def test_stored_numbers_for_a_model_of_hu_are_noted(tmp_path):
+    """Of the same patients, 1024 higher, as in files without an intercept; fat and air are then
+    above 0 too.
+    """
+    write = lambda p, x: write_nifti(p.with_suffix(".nii"), x)  # noqa: E731
+    model = PersonalModel.load(trained(tmp_path, write))
+    x = volumes(1)[0]
+    mean, deviation = model.about.shift[0], model.about.scale[0]
+    assert mean < -0.05 * deviation
+    for values, noted in ((x, False), (x + 1024, True)):
+        assert values.min() < 0 or noted
+        note = read(write_nifti(tmp_path / "v.nii", values), model.about).note
+        assert ("values unlike the training's" in note) == noted
+
+
 def test_another_shape_than_the_resized_images_of_the_training_had_is_noted(tmp_path):
     """Of pictures from 3 x 4 to 6 x 4 pixels; the note is by width / height."""
 

@@ -14,6 +14,7 @@ from command_line import call
 from pomona.core.errors import DataError
 from pomona.personal import PersonalModel
 from pomona.personal.by_client import predict
+from pomona.personal.inputs import read
 from pomona.personal.memory import MemoryModel
 
 SITES = ["East", "North", "West"]
@@ -209,6 +210,22 @@ def test_numbers_are_distant_from_those_of_the_models_own_client(tmp_path):
     assert not any("standard deviations" in note for note in predict(run, spread).notes)
     usual = west.assign(age=west["age"].where(np.arange(40) % 4 > 0, 999))
     assert not any("standard deviations" in note for note in predict(run, usual).notes)
+
+
+@pytest.mark.parametrize(("marker", "noted"), [(-9, True), (41, False)])
+def test_a_marker_of_gaps_in_a_column_that_spreads_widely_is_noted(tmp_path, marker, noted):
+    """-9 is 2 standard deviations from the mean, and the only number below 0."""
+    draw = np.random.default_rng(5)
+    rows = pd.DataFrame({"ldh": draw.integers(20, 400, 200), "y": np.arange(200) % 2})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
+    run = pomona.run(method="fedavg", data=data, clients=2, rounds=1, lr=0.1)
+    some = rows[["ldh"]].assign(ldh=rows.ldh.where(rows.index % 50 > 0, marker))
+    answer = read(some, PersonalModel.of(run, 0).about)
+    lines = [line for line in answer.note.split("; ") if "far from the other" in line]
+    assert [("4 of 200 rows have -9, far from the other" in line) for line in lines] == [
+        True
+    ] * noted
 
 
 def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):

@@ -11,6 +11,7 @@ from pomona.core.bounds import LARGEST
 from pomona.core.errors import listed
 
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
+GAPS |= {r"\n"}  # of MySQL, PostgreSQL and Hive, \N
 EPOCH = datetime(2000, 1, 1)
 # gaps in numeric columns, but possibly categories
 AMBIGUOUS_GAPS = {"none", "unknown", "missing", "-"}
@@ -28,8 +29,10 @@ _SWAPPED = str.maketrans(".,", ",.")
 
 
 def real(cell: str) -> float:
-    """Return the number in a cell; ValueError also for the underscores that Python allows in it."""
-    return float(cell.replace("_", "!"))
+    """Return the number in a cell, whose minus may be a typographic one; ValueError also for the
+    underscores that Python allows in it.
+    """
+    return float(cell.replace("_", "!").replace("\u2212", "-"))
 
 
 def has_thousands(cell: str, decimal: str) -> bool:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pomona.data.cell_values import EPOCH
 from pomona.data.quality.cells import capped, digits
-from pomona.data.quality.markers import DAYS, LISTED
+from pomona.data.quality.markers import DAYS, LISTED, outside
 from pomona.record.model_metadata import ModelMetadata
 
 # deviations from the mean: at most one in 25 training rows is further away, however they lie
@@ -19,7 +19,7 @@ LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of 
 
 def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     """Return a remark on each column of features x (n, F) that in most rows is too distant, or in
-    some by a number or date that often marks a gap.
+    some has a number or date that often marks a gap, and is distant or apart from the other rows.
     """
     preprocessing = metadata.preprocessing
     shift, scale = (np.resize(v, x.shape[1]) for v in (metadata.shift, metadata.scale))
@@ -38,39 +38,45 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
         distant = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
-        if remark := _remark(values, distant, mean[k], column_type):
-            count, phrase, remedy = remark
-            lines.append(
-                (
-                    names[k],
-                    f"column {names[k]}: {count} of {len(x)} rows {phrase} more than {limit:g} "
-                    f"standard deviations from the training rows' mean{remedy}",
-                )
-            )
+        if remark := _remark(values, distant, limit, (mean[k], column_type)):
+            lines.append((names[k], f"column {names[k]}: {remark}"))
     return capped(lines)
 
 
 def _remark(
-    values: NDArray[Any], distant: NDArray[np.bool], mean: float, column_type: str
-) -> tuple[int, str, str] | None:
-    """Return how many values (n,) of a column are distant, and phrases on them: most values, or
-    some that often mark a gap; None for neither.
+    values: NDArray[Any], distant: NDArray[np.bool], limit: float, training: tuple[float, str]
+) -> str:
+    """Describe the values (n,) of a column that are distant, if most are, else those that often
+    mark a gap; empty for neither. ``training``: its mean there, and the column's type.
     """
+    mean, column_type = training
+    further = f"more than {limit:g} standard deviations from the training rows' mean"
     if 2 * distant.sum() > len(values):
         median, expected = (_text(v, column_type) for v in (np.median(values), mean))
         checked = "its unit" if column_type == "number" else "the dates"
-        return int(distant.sum()), "are", f" (median {median}, mean {expected}); check {checked}"
-    marked = distant & np.isin(values.round(4), DAYS if column_type == "date" else [*LISTED])
+        return (
+            f"{distant.sum()} of {len(values)} rows are {further} (median {median}, mean "
+            f"{expected}); check {checked}"
+        )
+    numbers = values.round(4)
+    is_listed = np.isin(numbers, DAYS if column_type == "date" else [*LISTED])
+    marked = distant & is_listed
     # counts may go on to a marker's number
     if not marked.any() or np.ptp(values) < 2 * np.ptp(values[~marked]):
-        return None
-    phrase = f"have {_text(values[marked][0], column_type)},"
-    return int(marked.sum()), phrase, "; if it marks a gap, leave these cells empty"
+        further = "far from the other rows"
+        marked = is_listed & np.isin(numbers, outside(numbers) if is_listed.any() else ())
+    if not marked.any():
+        return ""
+    return (
+        f"{marked.sum()} of {len(values)} rows have {_text(values[marked][0], column_type)}, "
+        f"{further}; if it marks a gap, leave these cells empty"
+    )
 
 
 def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     """Return a remark on images x (n, ..., C) above 8 bits whose pixels lie elsewhere than those of
-    the training, or spread over much more or less; one of a single value may be empty.
+    the training, such as none below 0 where most were, or spread over much more or less; one of a
+    single value may be empty.
     """
     if metadata.dtype == "uint8" or not len(x):
         return []
@@ -83,6 +89,8 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     factor = deviation / scale
     is_unlike = (abs(mean - shift) > DISTANT * scale) | (factor > LARGEST_FACTOR)
     is_unlike |= (factor > 0) & (factor < 1 / LARGEST_FACTOR)
+    lowest = np.array([values.min(axis=0) for values in pixels])
+    is_unlike |= (factor > 0) & (lowest >= 0) & (shift < -0.05 * scale)
     if not is_unlike.any():
         return []
     row, channel = np.argwhere(is_unlike)[0]

@@ -40,6 +40,25 @@ def test_images_that_are_almost_empty_have_no_other_scale():
     assert not any("values of images lie" in line for line in read(from_clients(sites)).notes)
 
 
+def test_a_site_whose_images_are_blank_is_named():
+    x = np.random.default_rng(3).integers(0, 256, (6, 8, 8, 1), np.uint8)
+    sites = {
+        "north": (x, [0, 1] * 3),
+        "south": (x * (np.arange(6) < 1)[:, None, None, None], [0] * 6),
+    }
+    one(read(from_clients(sites)).notes, "most images at south have one value in all pixels")
+
+
+@pytest.mark.parametrize("name", ["sums", "means"])
+def test_a_last_row_of_sums_or_means_is_named(name):
+    """Of all rows, or of a site; an ordinary last row is none of them."""
+    frame = patients()
+    row = frame.iloc[-1:].assign(**getattr(frame[["age", "crp", "sodium"]], name[:-1])().round(2))
+    lines = notes(pd.concat([frame, row], ignore_index=True))
+    one([line for line in lines if "before it" in line], f"row 241 has the {name} of the 240 rows")
+    assert not any("before it" in line for line in notes(frame))
+
+
 @pytest.mark.parametrize("cell", [1e17, 25_000.0, -3e5])
 def test_one_cell_that_flattens_its_column_is_named(cell):
     """Standardised with it, the others differ by less than a tenth of a deviation."""

@@ -57,6 +57,8 @@ def ipc(path: Path, settings: object) -> Columns:
             file = pa.ipc.open_file(pa.PythonFile(raw, "r"))
             batches = (file.get_batch(k) for k in range(file.num_record_batches))
             return columns_of(spooled(path, file.schema, batches))
+        if start[:4] == b"FEA1":
+            raise DataError(f"{path} is Feather of version 1; save it as version 2, or Parquet")
         stream = pa.ipc.open_stream(pa.PythonFile(raw, "r"))
         return columns_of(spooled(path, stream.schema, stream))
 

@@ -123,7 +123,7 @@ def sniff(path: Path, settings: CsvForm) -> Start:
         codec = encoding(beginning, settings)
         raw.seek(0)
         text = TextIOWrapper(raw, codec, "replace", newline="")
-        top = [text.readline(LONGEST_LINE) for _ in range(2)]
+        top = [text.readline(LONGEST_LINE) for _ in range(3)]
     marked = _SEPARATOR_LINE.fullmatch(top[0])
     mark = MARKS[settings.separator] if settings.separator else marked and marked[1]
     start = Start(codec, mark or _separator(*top), int(marked is not None))
@@ -141,8 +141,8 @@ def encoding(start: bytes, settings: CsvForm) -> str:
     return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(codec, codec)
 
 
-def _separator(first: str, second: str) -> str:
-    """Return the separator that the first two lines suggest.
+def _separator(first: str, second: str, third: str) -> str:
+    """Return the separator that the first lines suggest.
 
     The default is a comma. A semicolon, tab or bar, else a blank, is chosen if the first line has
     no comma but the decimal ones of spreadsheets, and both lines contain it equally often, or the
@@ -153,7 +153,8 @@ def _separator(first: str, second: str) -> str:
     marks = [mark for mark in ";\t|" if _divides(mark, first, second)]
     if len(marks) == 1:
         return marks[0]
-    return " " if not set(first) & set(";\t|") and _divides(" ", first, second) else ","
+    blank = not set(first) & set(";\t|") and _divides(" ", first, second)
+    return " " if blank and _divides(" ", first, third or second) else ","
 
 
 def _divides(mark: str, first: str, second: str) -> bool:

@@ -154,7 +154,7 @@ def _unit(header: Any) -> str:
 def _implied_unit(header: Any) -> str:
     """Return the unit that values have without an element for units, or empty."""
     if header.get("Modality") == "CT" and not header.get("ModalityLUTSequence"):
-        return "HU" if "RescaleSlope" in header else "stored numbers"
+        return "stored numbers" if header.get("RescaleSlope") is None else "HU"
     relationship = str(header.get("PixelIntensityRelationship") or "")
     is_falling = relationship and int(header.get("PixelIntensityRelationshipSign") or 1) < 0
     return f"{relationship}, falling with the dose" if is_falling else relationship

@@ -21,8 +21,8 @@ TABLES = {
 }
 # gzip, bzip2, xz, zstd, 7z; R, HDF5, SQLite, PDF; markup; JSON
 UNREAD = re.compile(
-    rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf|RD[AX][23]\n|\x89HDF|SQLite format|%PDF"
-    rb"|(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)|\s*[{\[]\s*[{\"]",
+    rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf|RD[AX][23]\n|X\n\0|\x89HDF|SQLite format"
+    rb"|%PDF|(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)|\s*[{\[]\s*[{\"]",
     re.IGNORECASE,
 )
 
@@ -40,5 +40,5 @@ def refuse_foreign(path: Path, start: bytes, title: str) -> None:
     if UNREAD.match(start):
         raise DataError(
             f"{path} is compressed, HTML, JSON, or from another program, not {title}; save it as "
-            "CSV or Parquet"
+            "CSV or Parquet (R: write.csv(x, FILE, row.names = FALSE))"
         )

@@ -1,6 +1,7 @@
 """Images that folders or a table list: files with labels or masks, read as a data set."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pomona.data.images import image_arrays, image_stack, patients
 from pomona.data.settings import Images
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
+MOST_ALIKE = 10  # files of a patient
 T = TypeVar("T")
 
 
@@ -128,16 +130,31 @@ def _groups(
 def _patients_as_classes(
     rows: ImageRows, decoded: NDArray[np.int64], headers: Sequence[str]
 ) -> list[str]:
-    """Remark on folders that seem to be patients rather than classes, as in an archive's export."""
+    """Remark on folders that seem to be patients rather than classes, as in an archive's export:
+    by PatientID, or by numbers in their names and the same few names of files.
+    """
     if rows.y.ndim != 1 or rows.masks:
         return []
     labels = rows.y[decoded].tolist()
     pairs = {*zip(labels, headers, strict=True)}
-    single = len(pairs) == len({*labels}) == len({*headers} - {""})
-    if not single or not 1 < len(pairs) < len(labels):
+    single = len(pairs) == len({*labels}) == len({*headers} - {""}) and len(pairs) < len(labels)
+    if len({*labels}) < 2 or not (single or _are_patients(rows, decoded, labels)):
         return []
     return [
-        "each class has the files of one patient (PatientID): if the folders are patients, set "
-        "data.path to a table with the columns path (of an image, or a folder with a series) and "
-        "label"
+        f"each class has the files of one patient ({'PatientID' if single else 'by the names'}): "
+        "if the folders are patients, set data.path to a table with the columns path (of an image, "
+        "or a folder with a series) and label, or mask"
     ]
+
+
+def _are_patients(rows: ImageRows, decoded: NDArray[np.int64], labels: Sequence[int]) -> bool:
+    """Return whether all of several classes are named by numbers, and have the same few files."""
+    files = {k: set[str]() for k in labels}
+    for path, k in zip(_chosen(rows.paths, decoded), labels, strict=True):
+        files[k].add(path.name.replace(rows.classes[k], ""))
+    numbered = all(re.search(r"\d", rows.classes[k]) for k in files)
+    return (
+        numbered
+        and len({*map(frozenset, files.values())}) == 1
+        and (len(files) > 2 and len(files[labels[0]]) <= MOST_ALIKE)
+    )

@@ -12,7 +12,6 @@ from pomona.data.quality.cells import Cells
 
 CHECKS = (
     answers.damaged_letters,
-    answers.dates_among_names,
     answers.shared_groups,
     answers.classes,
     answers.categories,
@@ -23,6 +22,7 @@ CHECKS = (
     columns.constant,
     columns.empty,
     columns.flattened,
+    columns.totals,
     markers.in_features,
     markers.in_labels,
     units.notes,

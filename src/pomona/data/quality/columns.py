@@ -1,5 +1,6 @@
 """Columns that say nothing about a patient: identifiers, constants, and columns without values."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ EXPECTED_VALUES = 10  # at a client, from the share of values at the others
 MOSTLY_EMPTY = 0.02  # largest share of rows with a value, where a column has none to speak of
 EXACT = 2**53  # doubles hold every whole number below it
 FLAT = 10.0  # times the deviation that the others keep, in units of it, is lost on one cell
+MIN_TOTALLED = 5  # rows below which a row of sums may be chance
+FEWEST = {"sums": 2, "means": 3}  # columns
 DISTINCT = 0.95  # smallest share of distinct texts of an identifier
 
 
@@ -124,6 +127,40 @@ def _flattened(cells: Cells, k: int, limits: tuple[float, float]) -> str:
         f"others ({digits(remaining.min())} to {digits(remaining.max())}) that they are next to "
         "equal once columns are standardised; correct the cell, or leave it empty"
     )
+
+
+def totals(cells: Cells) -> list[str]:
+    """Warn about last rows, of all or of a client, whose numbers are the sums or the means of the
+    other rows.
+    """
+    numbers = [k for k, _ in cells.columns("number")]
+    lines = {
+        f"row {rows[-1] + 1} has the {name} of the {len(rows) - 1} rows before it; leave it out"
+        for rows in (np.arange(len(cells)), *cells.by_client)
+        if len(rows) > MIN_TOTALLED and (name := _totals(cells.raw.x[rows, k] for k in numbers))
+    }
+    return sorted(lines)
+
+
+def _totals(columns: Iterable[NDArray[Any]]) -> str:
+    """Return whether the last cells of columns of numbers (n,) are "sums" or "means" of the others
+    in all columns, and in 2 or 3 of them hardly by chance; else empty.
+    """
+    counts = {"sums": 0, "means": 0}
+    for column in columns:
+        others, last = without_gaps(column[:-1]), float(column[-1])
+        if not len(others) or np.isnan(last):
+            continue
+        total, mean, deviation = others.sum(), others.mean(), others.std()
+        fit = {
+            "sums": abs(last - total) <= 1e-3 * abs(total),
+            "means": abs(last - mean) <= 0.02 * deviation,
+        }
+        informative = {"sums": last > others.max(), "means": deviation > 0}
+        counts = {name: n + informative[name] for name, n in counts.items() if fit[name]}
+        if not counts:
+            return ""
+    return next((name for name, fewest in FEWEST.items() if counts.get(name, 0) >= fewest), "")
 
 
 def empty(cells: Cells) -> list[str]:

@@ -172,12 +172,15 @@ def _slips(cells: Cells, samples: list[Values]) -> str:
 
 def of_images(cells: Cells) -> list[str]:
     """Warn about ranges of images' values that differ by a large factor, and about clients whose
-    values lie on both sides of 0 where others' do not.
+    values lie on both sides of 0 where others' do not, or whose images are mostly of one value.
     """
     if cells.dataset.kind != "image" or cells.sites < 2:
         return []
-    names = [name for name, rows in zip(cells.names, cells.by_client, strict=True) if len(rows)]
-    ranges = np.array([_range(cells.dataset.x, rows) for rows in cells.by_client if len(rows)])
+    x, sites = cells.dataset.x, zip(cells.names, cells.by_client, strict=True)
+    names, rows = zip(*((name, rows) for name, rows in sites if len(rows)), strict=True)
+    if blank := [name for name, k in zip(names, rows, strict=True) if _are_blank(x, k)]:
+        return [f"most images at {listed(blank, 4)} have one value in all pixels; check them"]
+    ranges = np.array([_range(x, k) for k in rows])
     low, width = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
     is_negative = low < -BELOW_ZERO * width
     if width.max() > MAX_FACTOR * width.min() > 0:  # 0: almost all of one colour
@@ -191,6 +194,11 @@ def of_images(cells: Cells) -> list[str]:
         f"most values of images lie {texts[0]}, but {texts[1]}: if that is another unit or scale "
         "(stored numbers and HU, 0 to 1), convert all to one"
     ]
+
+
+def _are_blank(x: NDArray[Any], rows: Rows) -> bool:
+    """Return whether most of a client's images have one value."""
+    return bool(np.mean([not np.ptp(x[k]) for k in spread(rows, IMAGES)]) > 0.5)
 
 
 def _range(x: NDArray[Any], rows: Rows) -> Values:

@@ -113,7 +113,9 @@ def numbers(array: Any, decimal: str) -> Floats:
         decimal: as in ``cell_values.pointed``.
     """
     try:
-        plain = _plain(array, decimal) if is_text(array) else array
+        # Arrow rounds decimals wrongly to numbers: 0.143 to 0.14300000000000002
+        exact = array.cast(pa.string()) if pa.types.is_decimal(array.type) else array
+        plain = _plain(array, decimal) if is_text(array) else exact
         floats = plain.cast(pa.float64(), safe=False).to_numpy()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return np.full(len(array), math.nan)
