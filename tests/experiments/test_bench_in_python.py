@@ -11,8 +11,9 @@ import pomona
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import from_arrays, from_clients
 from pomona.experiments import bench_gains, load
-from pomona.record.paired_gain import Gain
+from pomona.record.paired_gain import ExcludedClient, Gain
 from pomona.results.comparison import comparison
+from pomona.results.gain_presentation import EXCLUSION
 from pomona.results.tables.by_client import gains_table
 from pomona.results.web.comparison_page import TEXT, write
 
@@ -138,6 +139,15 @@ def test_verdicts_of_a_scenario_hold_together(bench, monkeypatch):
     )
     verdicts = bench.to_frame().set_index("method")["verdict"]
     assert {verdicts["fedavg"], verdicts["apple"]} == {"cannot tell"}
+
+
+def test_a_table_of_gains_names_the_clients_that_they_leave_out(bench, monkeypatch):
+    mean = Gain(0.1, 0.01, 0.19, 90, clients=2, excluded=(ExcludedClient(1, 4, 2),))
+    monkeypatch.setattr(bench_gains, "gains", lambda *_: ([], mean))
+    notes = " ".join(gains_table(comparison(bench)).notes)
+    assert (
+        f"FedAvg in all, APPLE in all: mean over 2 of 3 clients; left out, {EXCLUSION}: b." in notes
+    )
 
 
 def test_its_page_has_the_same_gains_and_none_without_the_runs(bench, tmp_path):

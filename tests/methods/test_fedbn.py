@@ -114,6 +114,17 @@ def test_a_run_is_partialfeds_with_less_traffic(network):
     assert not torch.equal(*norms)
 
 
+@pytest.mark.parametrize(
+    ("method", "model", "alone"),
+    [("fedper", "logistic", True), ("fedper", "mlp", False), ("separate", "logistic", False)],
+)
+def test_a_run_says_that_nothing_of_a_network_is_shared(method, model, alone):
+    """A network of one layer is all head: FedPer then is Separate, and says so once."""
+    notes = Notes()
+    pomona.run(tiny(method, model={"name": model}, rounds=2), callback=notes)
+    assert len([text for text in notes.said if "each client trains alone" in text]) == alone
+
+
 def test_a_run_says_that_there_are_no_normalisation_layers():
     notes, quiet = Notes(), Notes()
     pomona.run(tiny("fedbn", rounds=1), callback=notes)

@@ -196,7 +196,8 @@ def test_accuracy_interval_is_wilsons(hits, n):
     assert computed["intervals"]["accuracy"] == pytest.approx(
         [(centre - margin) / scale, (centre + margin) / scale]
     )
-    assert computed["intervals"]["ece"] is None  # nothing to draw from
+    assert computed["intervals"]["balanced_accuracy"] is None  # nothing to draw from
+    assert "ece" not in computed["intervals"]  # resamples of a biased number lie above it
 
 
 @given(st.integers(0, 99), st.integers(0, 40), st.integers(1, 5))

@@ -322,6 +322,15 @@ def test_anything_down_to_nothing_is_ready_for_json(seed, n, answers, validated)
             assert value is None or interval[0] - 1e-12 <= value <= interval[1] + 1e-12
 
 
+@pytest.mark.parametrize(("n", "defined"), [(5, False), (6, True)])
+def test_fewer_than_six_samples_have_no_bootstrap_as_in_the_table_of_final_metrics(n, defined):
+    p, truth = np.linspace(0.2, 0.7, n), np.arange(n) % 2
+    [outcome] = evaluate_outcomes((pair(p), truth), None, DRAWS)
+    whole = evaluate(TASKS["classes"], pair(p), truth, DRAWS)
+    for intervals in (outcome["intervals"], whole["intervals"]):
+        assert [intervals[name] is not None for name in ("auprc", "brier")] == [defined] * 2
+
+
 def test_two_classes_have_the_intervals_of_the_whole():
     """The same draws: AUPRC and Brier score stand once in each table of a report, and never
     differ.

@@ -62,7 +62,7 @@ def test_a_figure_can_be_changed_and_written(tmp_path):
 
 def test_clients_that_are_left_out_of_a_mean_are_counted():
     results = [sized(m, (30, k), (60, 4)) for m, k in (("separate", 1), ("fedavg", 4))]
-    assert "(1 of 2 clients; 95" in headline(runs(results))
+    assert "(mean of 1 of 2 clients; 95" in headline(runs(results))
     assert "mean over the clients with enough test samples" in gain(runs(results)).caption
 
 

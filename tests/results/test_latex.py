@@ -2,6 +2,7 @@
 """LaTeX tables: ASCII that pdflatex accepts for any name, and no wider than a column of article."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,10 @@ def test_a_small_table_is_one_with_booktabs_rules():
     assert "x\\textbar{}y & 1 $\\pm$ 2 \\\\\n" in text
     assert "z & \\textbf{3} \\\\\n" in text
     assert text.count(r"\begin{table}") == 1
+
+
+def test_a_title_that_is_a_question_ends_in_its_own_mark():
+    assert r"\caption{Better? Note.}" in latex(replace(TABLE, title="Better?"))
 
 
 def test_a_wide_and_long_table_comes_in_parts_that_hold_every_cell_once():

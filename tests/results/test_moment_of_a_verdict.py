@@ -10,6 +10,7 @@ from report_results import regression
 from sklearn.datasets import load_diabetes
 
 import pomona
+from pomona.metrics.best_round import best
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import ExcludedClient, Gain
 from pomona.record.rows import Evaluation
@@ -133,6 +134,28 @@ def test_a_run_has_got_worse_where_its_curve_falls_by_more_than_it_scatters(comp
         "headline": ["personal", "trained"],
     }
     assert worse_since(runs([replace(run.result, evaluations=curve, about=metadata)])[0]) == onset
+
+
+def test_a_run_has_got_worse_since_the_round_that_is_its_best_elsewhere(compared):
+    """In round 2 one client turns the mean against two that lose: the best round is 3."""
+    run = compared["last"][0]
+    means = [
+        (0.5, 0.5, 0.5),
+        (0.4, 0.4, 1.0),
+        (0.6, 0.6, 0.55),
+        *([v] * 3 for v in (0.5, 0.4, 0.3)),
+    ]
+    curve = [
+        Evaluation(
+            n, "personal", "trained", split, (0, 1, 2), (9,) * 3, (None,) * 3, v, v, "accuracy"
+        )
+        for n, v in enumerate(map(tuple, means), 1)
+        for split in ("validation", "test")
+    ]
+    metadata = run.result.about | {"metric": "accuracy", "headline": ["personal", "trained"]}
+    [changed] = runs([replace(run.result, evaluations=curve, about=metadata)])
+    assert best([e.point for e in changed.validation], METRICS["accuracy"]).round == 3
+    assert worse_since(changed) == 3
 
 
 def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named(compared):

@@ -279,12 +279,12 @@ def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]
     names = results[3].about["clients"]
     assert sorted({int(r["round"]) for r in heat}) == [1, 20, 40]
     assert [r["name"] for r in heat] == 3 * names  # as the columns, whatever the figure's order
-    assert list(heat[0])[4:] == [f"p_{name}" for name in names]
+    assert list(heat[0])[4:] == [f"p {name}" for name in names]
     for row in heat + table_of(report, "dr-trajectories"):
-        values = [float(row[f"p_{name}"]) for name in names]
+        values = [float(row[f"p {name}"]) for name in names]
         assert values == recorded[int(row["round"])][int(row["client"])].tolist()
     for row in table_of(report, "dr-self"):
-        assert [float(row[f"p_{name}"]) for name in names] == np.diag(
+        assert [float(row[f"p {name}"]) for name in names] == np.diag(
             recorded[int(row["round"])]
         ).tolist()
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from report_results import answers, comparison, degenerate, inexact, presented, regression, result
 
-from pomona.record.paired_gain import Verdict, gains, jointly
+from pomona.metrics.metric import METRICS
+from pomona.record.paired_gain import Gain, Verdict, gains, jointly
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.clients import values
 from pomona.results.figures.curves import curves, scenario_name
 from pomona.results.figures.sections import figures
-from pomona.results.gain_presentation import EXCLUSION, by_client, gained
+from pomona.results.gain_presentation import EXCLUSION, Gains, by_client, gained, interval
 from pomona.results.run_numbers import runs
-from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.gains import _by_client, gain_tables
 from pomona.results.text.cautions import cautions
 from pomona.results.text.narrative import basis, setup, title
 from pomona.results.text.verdicts import verdicts
@@ -303,6 +304,22 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
             for verdict, g in zip(joint_verdicts, clients, strict=True)
         ]
         assert [line[-2] for line in table.rows] == verdict_texts
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason", "cell"),
+    [
+        (40, "no difference on these test samples", "cannot tell"),
+        (4, "too few test samples for an interval", "too few samples"),
+    ],
+)
+def test_models_that_do_not_differ_are_not_called_samples_that_are_too_few(rows, reason, cell):
+    gain = Gain(0.0, None, None, rows, rows)
+    metric = METRICS["auroc"]
+    assert interval(metric, gain) == reason
+    [run, base] = runs([scored("fedavg", (60,)), scored("separate", (60,))])
+    table = _by_client(Gains(run, base, [gain], gain))
+    assert table.rows[0][5:7] == [reason, cell]
 
 
 def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_open() -> None:

@@ -99,6 +99,22 @@ def test_intervals_need_six_samples_of_both_sides_and_a_ranking_six_of_both_answ
     assert replace(pool, clustered=True).cells(chosen)[0].count("(") == 0
 
 
+def test_two_subgroups_differ_by_the_same_with_the_other_sign():
+    """The difference of one from all others is that of these, times -1, with its interval."""
+    y, chosen = np.arange(90) % 2, np.arange(90) % 3 == 0
+    scores = stream(0, "mirror").random(90) + y / 2
+    pool = Pool(
+        METRICS["auroc"], task_of("classes"), np.stack([-scores, scores], 1), y, y, y, False
+    )
+    one, other = (
+        pool.cells(side)[1].replace("(", "").replace(")", "").replace("to", "").split()
+        for side in (chosen, ~chosen)
+    )
+    value, low, high = map(float, one)
+    assert low < value < high
+    assert [float(text) for text in other] == [-value, -high, -low]
+
+
 def test_where_no_interval_is_shown_none_is_computed(monkeypatch):
     """Too few samples, or several of one group: the metric is computed once, at weights of one."""
     rows = []

@@ -27,6 +27,10 @@ from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
 
+NOTHING_SHARED = (
+    "{} shares no layer here: each client trains alone; take a deeper network (model=mlp)"
+)
+
 
 class MembershipSchedule(Protocol):
     """Schedule of members."""
@@ -251,11 +255,10 @@ class Loop:
         visit = ClientRequest(
             plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep_models, best
         )
-        uplink, answers = self._exchange.collect(
-            visit,
-            self.server.downlink(state, plan.cohort, plan.roster, plan.round),
-            self.server.uplink_form(state),
-        )
+        downlink = self.server.downlink(state, plan.cohort, plan.roster, plan.round)
+        if plan.number == 1 and downlink and not any(d.bank.numel() for d in downlink.values()):
+            self._notes.add(NOTHING_SHARED.format(self.config.method.name), 1)
+        uplink, answers = self._exchange.collect(visit, downlink, self.server.uplink_form(state))
         context = answers.ids, plan.roster, plan.round
         limits = self.server.capped_clients(state, uplink, *context)
         limited = self._notes.add_new("limited weight", limits, plan.number)

@@ -151,8 +151,8 @@ def calibration_error(p: Array, labels: Labels, weights: Array) -> Array:
     confidence(B)|.
 
     With 15 bins of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of Modern Neural
-    Networks", ICML 2017, eq. 3). It is biased upwards, and its resamples more so: its interval can
-    lie above it.
+    Networks", ICML 2017, eq. 3). It is biased upwards, and its resamples more so: an
+    interval of them can lie above it.
     """
     confidence = p.max(axis=1)
     bins = np.digitize(confidence, np.arange(1, BINS) / BINS, right=True)

@@ -208,8 +208,8 @@ def evaluate_outcomes(
     - ``calibration_in_the_large``, ``calibration_intercept``, ``calibration_slope``: see the
       function, and ``recalibration``; ``calibration``: see ``reliability_curve``.
     - ``intervals``: 95 % confidence intervals [low, high]: of the four shares by ``proportion``, of
-      the two others by the bootstrap within samples with and without the outcome, or of groups from
-      ``FEW`` on, of the recalibration by Wald.
+      the two others by the bootstrap within samples with and without the outcome, or of groups,
+      from ``FEW`` on, of the recalibration by Wald.
 
     Args:
         tested: predictions and targets of the test samples.
@@ -227,11 +227,11 @@ def evaluate_outcomes(
         return []
     results, n = [], len(tested[1])
     units = n if groups is None else int(groups.max(initial=-1)) + 1
-    few = groups is not None and units < FEW
 
     def resample(statistics: Statistics, positive: NDArray[np.bool_]) -> dict[str, Interval]:
+        draws = generator() if units >= FEW else None
         strata = positive.astype(np.int64) if groups is None else np.zeros(units, np.int64)
-        return intervals(statistics, strata, resamples, None if few else generator(), groups)
+        return intervals(statistics, strata, resamples, draws, groups)
 
     for k in outcome_numbers(tested):
         p, positive = outcome(tested, k)

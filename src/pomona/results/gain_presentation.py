@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from math import ceil, floor, log10
 
 from pomona.core.errors import listed
+from pomona.metrics.influence import FEW
 from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, gains, jointly
 from pomona.results.run_numbers import Run
@@ -16,6 +17,7 @@ from pomona.results.wording import counted, listing
 
 MINUS = "\N{MINUS SIGN}"
 NO_INTERVAL = "too few test samples for an interval"
+ALIKE = "no difference on these test samples"
 EXCLUSION = "as their test samples are too few, do not define it or are not on record in both runs"
 MAX_NAMES = 4
 """Maximum number of clients named in a sentence; more are counted."""
@@ -102,9 +104,10 @@ def signed(metric: Metric, value: float) -> str:
 
 
 def interval(metric: Metric, gain: Gain) -> str:
-    """Format an interval, ``+0.021 to +0.135``, or its absence because of too few test samples."""
+    """Format an interval, ``+0.021 to +0.135``, or the reason for its absence."""
     if not gain.interval:
-        return NO_INTERVAL
+        enough = gain.pairs >= FEW and (gain.events is None or gain.events >= FEW)
+        return ALIKE if enough and gain.value == 0 else NO_INTERVAL
     low, high = (signed(metric, end) for end in gain.interval)
     return f"{low} to {high}"
 

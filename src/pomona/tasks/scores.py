@@ -19,6 +19,7 @@ from pomona.metrics.influence import FEW
 from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, proportion
 from pomona.metrics.metric import (
     ACCURACY,
+    DETAILS,
     EVERY_METRIC,
     LOSS,
     METRICS,
@@ -176,9 +177,10 @@ def evaluate(
     ones.
 
     The keys: ``samples``; the task's measures and details; ``intervals``, 95 % confidence intervals
-    of the measures but the loss: Wilson's of proportions, those of ``auroc_intervals`` for two
-    answers, else by the bootstrap within strata, from ``FEW`` samples on. A resample that lacks one
-    of a label's values averages over the other labels.
+    of the measures but the loss and the calibration error, which is biased: Wilson's of
+    proportions, those of ``auroc_intervals`` for two answers, else by the bootstrap within strata,
+    from ``FEW`` samples on. A resample that lacks one of a label's values averages over the other
+    labels.
 
     Args:
         task: of the targets.
@@ -201,7 +203,7 @@ def evaluate(
     # a measure with two names has the last: the loss of numbers is their mse
     names = {measure: name for name, measure in task.measures.items()}.values()
     metrics = [EVERY_METRIC[name] for name in names]
-    interval_metrics = [metric for metric in metrics if metric != LOSS]
+    interval_metrics = [metric for metric in metrics if metric not in {LOSS, DETAILS["ece"]}]
 
     def statistics(weights: Array) -> dict[str, Array]:
         return {m.name: measured(m, task, predictions, truth, weights) for m in interval_metrics}

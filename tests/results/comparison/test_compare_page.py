@@ -22,6 +22,7 @@ from pomona.data import from_arrays
 from pomona.experiments import load
 from pomona.experiments.bench_gains import gained, rows
 from pomona.experiments.reference import AVERAGES, Reference
+from pomona.metrics.metric import METRICS
 from pomona.record.run_folder import load as load_run
 from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, gains_by_client
@@ -30,7 +31,7 @@ from pomona.results.run_numbers import runs
 from pomona.results.significance import paired, wilcoxon_table
 from pomona.results.tables.by_client import clients_table, gains_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
-from pomona.results.tables.cost import cost_table, first_reaching, speed_table
+from pomona.results.tables.cost import converged, cost_table, first_reaching, speed_table
 from pomona.results.text.cautions import _methods_named, bench_cautions, cautions
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import _pictures, rank, write
@@ -176,6 +177,15 @@ def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
             assert mean == f"{fmean(r for r, _ in hits):.1f}{suffix}"
             assert volume == size(fmean(n for _, n in hits))
     assert lines["MNIST, pathological", "Separate"][1] == "0 B"
+
+
+@pytest.mark.parametrize(("metric", "round_"), [("auroc", 3), ("mae", 1), ("r2", 2)])
+def test_99_per_cent_are_of_the_metric_that_the_bench_compares(metric, round_):
+    """Within 1 % of 0.9 upwards, of 0.3 downwards; of a negative best, too."""
+    values = {"auroc": [0.3, 0.8, 0.895, 0.9], "mae": [0.301, 0.3], "r2": [-2.0, -1.005, -1.0]}
+    curve = values[metric]
+    assert converged(range(1, len(curve) + 1), curve, METRICS[metric]) == round_
+    assert converged([1], [None], METRICS[metric]) is None
 
 
 def test_a_target_is_reached_by_the_first_value_that_has_it():

@@ -178,7 +178,7 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
 def _columns(series: Series) -> list[str]:
     """Return a name for each client's column."""
     prefix = series.quantity.column or series.quantity.name
-    return [f"{prefix}_{series.run.client(j)}" for j in range(series.n)]
+    return [f"{prefix} {series.run.client(j)}" for j in range(series.n)]
 
 
 def _strongest(series: Series) -> str:

@@ -13,7 +13,7 @@ from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.bench_table import format_spread
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.gain_presentation import MINUS
+from pomona.results.gain_presentation import EXCLUSION, MINUS
 from pomona.results.run_numbers import SEPARATE
 from pomona.results.significance import client_keys
 from pomona.results.wording import counted, listing, span
@@ -152,7 +152,7 @@ def gains_table(comparison: Comparison) -> Table | None:
         if row["reason"]:
             by_reason.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
     notes = [note] if rows else []
-    notes += _sides(compared)
+    notes += _sides(compared) + _exclusions(comparison)
     notes += [f"Not compared: {listed(names)}: {reason}." for reason, names in by_reason.items()]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
     if compared:
@@ -168,3 +168,15 @@ def _sides(compared: Sequence[tuple[ComparisonRow, Mapping[str, Any]]]) -> list[
             text = f"{row['judged']}, against {row['base']}"
             by_text.setdefault(text, []).append(f"{entry.row} in {entry.column}")
     return [f"Compared on test data, {listed(names)}: {text}." for text, names in by_text.items()]
+
+
+def _exclusions(comparison: Comparison) -> list[str]:
+    """Name the clients that gains leave out."""
+    by_text: dict[str, list[str]] = {}
+    for entry, gained in zip(comparison.entries, comparison.gained, strict=True):
+        if not isinstance(gained, str) and (excluded := gained[1].excluded):
+            names = entry.cells[0]["figures"]["clients"]
+            clients = listed([names[e.client] for e in excluded], MAX_NAMES)
+            text = f"mean over {gained[1].clients} of {len(names)} clients; left out, {EXCLUSION}: "
+            by_text.setdefault(text + clients, []).append(f"{entry.row} in {entry.column}")
+    return [f"{listed(rows)}: {text}." for text, rows in by_text.items()]

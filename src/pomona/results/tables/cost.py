@@ -1,30 +1,26 @@
-"""Cost of methods: total bytes and seconds, and rounds, bytes and seconds to an accuracy."""
+"""Cost of methods: total bytes and seconds, and rounds, bytes and seconds to a test value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.client_statistics import spread
+from pomona.metrics.metric import Metric
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.run_numbers import SEPARATE
 from pomona.results.tables.comparison_tables import as_printed
 from pomona.results.wording import size
 
-CONVERGED, TARGET = 0.99, 0.95  # shares of the best accuracy, and of the last one
+CONVERGED, TARGET = 0.99, 0.95  # shares of the best value, and of the last one
 FLOAT = 4  # bytes
 NEVER = "not reached"
 
 
-def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | None:
-    """Return the first round with at least 99 % of the best accuracy; None without accuracies."""
-    values = [a for a in accuracy if a is not None]
-    if not values:
-        return None
-    return next(
-        r
-        for r, a in zip(rounds, accuracy, strict=True)
-        if a is not None and a >= CONVERGED * max(values)
-    )
+def converged(rounds: Sequence[int], values: Sequence[float | None], metric: Metric) -> int | None:
+    """Return the first round within 1 % of the best value; None without values."""
+    scores = [None if value is None else metric.goodness(value) for value in values]
+    best = max((score for score in scores if score is not None), default=0.0)
+    return first_reaching(rounds, scores, best - (1 - CONVERGED) * abs(best))
 
 
 def cost_table(comparison: Comparison) -> Table | None:
@@ -38,8 +34,9 @@ def cost_table(comparison: Comparison) -> Table | None:
     note = (
         "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds, of the "
         "first seed. Seconds are wall time of training and evaluation where the cells ran, means "
-        "over seeds; cells that ran at the same time share the machine. 99 % is of a method's own "
-        "best mean test accuracy, counted at rounds that were evaluated."
+        "over seeds; cells that ran at the same time share the machine. At 99 % the mean over "
+        f"clients is within 1 % of the method's own best, in test {comparison.headings}, counted "
+        "at rounds that were evaluated."
     )
     return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
 
@@ -47,7 +44,7 @@ def cost_table(comparison: Comparison) -> Table | None:
 def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], timed: bool) -> list[str]:
     figures = [c["figures"] for c in entry.cells]
     seconds = [list(timing.get(c["folder"], ())) for c in entry.cells]
-    converged_at = [converged(f["curve"]["round"], f["curve"]["test_accuracy"]) for f in figures]
+    converged_at = [converged(*curve, entry.metric) for curve in entry.curve()]
     first = figures[0]
     model = max(1, first["parameters"]) * FLOAT
     visits = max(1, len(first["clients"]) * first["rounds"])
@@ -98,7 +95,7 @@ def speed_table(comparison: Comparison) -> Table | None:
         "by all clients, down and up, at the run's mean traffic a round."
     )
     if rows:
-        return Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2))
+        return Table("speed", "Rounds and bytes to a value", [note], header, rows, range(2))
     return None
 
 

@@ -5,6 +5,7 @@ from typing import get_args
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, jointly
 from pomona.results.gain_presentation import (
+    NO_INTERVAL,
     Gains,
     by_client,
     detectable,
@@ -96,7 +97,7 @@ def _by_client(gains: Gains) -> Table:
             metric.number(run.values.get(c)),
             signed(metric, gain.value),
             interval(metric, gain),
-            verdict if gain.interval else "too few samples",
+            "too few samples" if interval(metric, gain) == NO_INTERVAL else verdict,
             _detectable(gains, gain, verdict, gains.comparisons),
         ]
         for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))

@@ -24,7 +24,7 @@ from pomona.results.wording import capital, listing
 from pomona.tasks import Task, task_of
 from pomona.tasks.scores import measured
 
-RESAMPLES = 500
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Pool:
 
         unit_weights = np.ones((1, len(chosen)))
         value = {name: float(metric[0]) for name, metric in statistics(unit_weights).items()}
-        strata = 2 * self.task.strata(self.targets) + chosen
+        # two subgroups have the same resamples, since their differences are one but for the sign
+        strata = 2 * self.task.strata(self.targets) + (chosen ^ chosen[0])
         enough = {name: self._enough(self.targets[mask]) for name, mask in masks.items()}
         draws = stream(0, "subgroups") if enough["inside"] else None
         bounds = intervals(statistics, strata, RESAMPLES, draws)

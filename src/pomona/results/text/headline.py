@@ -69,7 +69,7 @@ def _change(contest: Contest, mean: Gain) -> str:
     run, base, metric = contest.gains.run, contest.gains.base, contest.gains.run.metric
     few = few_clients(contest.gains)
     reservations = [
-        f"{few}clients" if few else "",
+        f"mean of {few}clients" if few else "",
         "" if metric.higher else "less is better",
         interval_text(metric, mean),
         "" if run.moment == base.moment else "in different rounds",

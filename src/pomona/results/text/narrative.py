@@ -7,6 +7,7 @@ from datetime import datetime
 
 import numpy as np
 
+from pomona.metrics.best_round import best
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import client_names, evidence, gained_over, measured
 from pomona.results.run_numbers import Run, baseline
@@ -154,15 +155,14 @@ def worse_since(run: Run) -> int | None:
             (best_round for r in run.seeds if (best_round := worse_since(r)) is not None),
             default=None,
         )
-    points = [(number, v) for number, v in _validation(run) if number > 0]
-    if not points or run.reported is None:
+    best_point = best([e.point for e in run.validation], run.metric)
+    if best_point is None or run.reported is None:
         return None
-    best = max(range(len(points)), key=lambda k: (points[k][1], -k))
-    tail = [v for _, v in points[best:]]
-    if len(tail) < MIN_TREND or run.reported.round <= points[best][0]:
+    tail = [v for number, v in _validation(run) if number >= best_point.round]
+    if len(tail) < MIN_TREND or run.reported.round <= best_point.round:
         return None
     rise, scatter = _trend(tail)
-    return points[best][0] if -rise > 2 * scatter else None
+    return best_point.round if -rise > 2 * scatter else None
 
 
 def _validation(run: Run) -> list[tuple[int, float]]:
