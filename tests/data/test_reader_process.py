@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,28 @@ def test_received_arrays_can_be_written_and_are_not_shared():
     (array,) = read_in_child(lambda: Reply(None, [np.zeros(3)]), "x").arrays
     array[:] = 1
     assert array.tolist() == [1, 1, 1]
+
+
+def test_what_libraries_log_and_ignore_in_the_child_is_not_shown(tmp_path):
+    """tifffile logs a tag that it cannot read, Arrow prints bytes of a short line that are no text."""
+    tifffile = pytest.importorskip("tifffile")
+    tag = (42113, "s", 0, "-9999", True)  # GDAL_NODATA
+    image = np.zeros((4, 5), np.uint16)
+    for name in ("a.tif", "b.tif"):
+        tifffile.imwrite(tmp_path / name, image, extratags=[tag])
+    (tmp_path / "a.csv").write_text("path,label\na.tif,0\nb.tif,1\n")
+    (tmp_path / "b.csv").write_bytes(b"age,y\n1,0\n\xfc\n")
+    program = (
+        "from pomona.core.errors import DataError\n"
+        "from pomona.data import data_settings, read\n"
+        "read(data_settings(name='images', path='a.csv'))\n"
+        "try: read(data_settings(name='table', path='b.csv', label_column='y'))\n"
+        "except DataError as fault: print(fault)"
+    )
+    call = [sys.executable, "-W", "ignore", "-c", program]  # pytest collects both by itself
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "not UTF-8" in done.stdout
+    assert done.stderr == ""
 
 
 def test_a_child_changes_a_shared_number():

@@ -7,10 +7,12 @@ one ``DataError`` here. Results come back as JSON and as plain arrays, never as 
 
 import faulthandler
 import json
+import logging
 import mmap
 import os
 import resource
 import signal
+import sys
 import tempfile
 import traceback
 import warnings
@@ -147,6 +149,8 @@ def _answer(work: Callable[[], Reply], file: int, size: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
         faulthandler.disable()  # a crash is one line of the parent's
+        logging.disable()  # the words of libraries are not the reader's
+        sys.unraisablehook = lambda _: None
         _limit(size)
         try:
             reply = work()

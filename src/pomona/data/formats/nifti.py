@@ -2,7 +2,6 @@
 FreeSurfer.
 """
 
-import logging
 from functools import partial
 from math import isfinite, prod
 from pathlib import Path
@@ -55,7 +54,6 @@ def _image(path: Path) -> Any:
     packed and ends before its last voxel.
     """
     nibabel = package("nibabel", path)
-    nibabel.imageglobals.logger.setLevel(logging.CRITICAL + 1)  # it would print warnings
     file(path)
     image = nibabel.load(path)
     # and their subclasses
