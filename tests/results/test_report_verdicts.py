@@ -660,3 +660,19 @@ def test_answers_off_by_their_error() -> None:
     outputs, truth = inexact("fedavg", (0.5,))[0]
     assert np.abs(outputs - truth).mean() == pytest.approx(0.5, rel=0.05)
     assert result("apple", n=2, rounds=1).predictions(0)[0].shape[1] == 10
+
+
+def test_cautions_of_runs_without_intervals_do_not_point_to_intervals() -> None:
+    """A metric of one's own, or a deployed federation's record, has none."""
+    pair = [replace(scored(method, (9, 8), 20), answers={}) for method in ("separate", "fedavg")]
+    assert gained(*reversed(runs(pair))).mean is None
+    text = warned([replace(run, config={**run.config, "seed": 0}) for run in pair])
+    assert "one seed, so nothing here covers other initial models" in text
+    assert "intervals, where there are any" in text
+    assert "the intervals" not in text
+
+
+def test_curves_that_coincide_name_their_panel() -> None:
+    """Two runs with one curve of the metric, and no losses during training."""
+    caption = curves(runs([scored("fedavg", (60,)), scored("fedprox", (60,))])).caption
+    assert caption.endswith(" Curves that coincide below: FedAvg = FedProx.")

@@ -416,7 +416,8 @@ def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
         expected = "all methods" if set(counts.values()) == {2} else labels[0]
         assert f"{sentence}: {expected}." in notes
     note = (
-        "Fewer than 30 test samples come from 0 and 1: rely on the intervals, not on the numbers."
+        "Fewer than 30 test samples come from 0 and 1: rely on intervals, where there are any, not "
+        "on the numbers."
     )
     assert notes[-1] == note
     (samples,) = {tuple(sizes.items()) for entry in compared.entries for sizes in entry.tested()}

@@ -93,12 +93,14 @@ def _coinciding(runs: list[Run], keys: list[str]) -> str:
     """Describe curves of one panel that coincide; empty if there are none."""
     groups = [[run for run in runs if panel(run) == key] for key in keys]
     panels = (
-        _points_by_label(group, points_of) for group in groups for points_of in (_losses, _tests)
+        (_points_by_label(group, points_of), place)
+        for group in groups
+        for points_of, place in ((_losses, " above"), (_tests, " below"))
     )
     return "".join(
         dict.fromkeys(
-            plot.coinciding({name: points for name, (points, _) in curves.items()})
-            for curves in panels
+            plot.coinciding({name: points for name, (points, _) in curves.items()}, place)
+            for curves, place in panels
         )
     )
 

@@ -398,12 +398,12 @@ def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
         )
 
 
-def coinciding(curves: Mapping[str, Points]) -> str:
-    """Describe curves that coincide in every point, so that one hides the other; empty
-    without such curves.
+def coinciding(curves: Mapping[str, Points], panel: str = "") -> str:
+    """Describe curves that coincide in every point, so that one hides the other, and the panel if
+    it is one of several; empty without such curves.
     """
     by_points: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name, points in curves.items():
         by_points.setdefault(tuple(points), []).append(name)
     groups = [" = ".join(names) for names in by_points.values() if len(names) > 1]
-    return f" Curves that coincide: {'; '.join(groups)}." if groups else ""
+    return f" Curves that coincide{panel}: {'; '.join(groups)}." if groups else ""

@@ -95,7 +95,7 @@ def few_events(runs: list[Run]) -> Iterator[str]:
     if small:
         yield (
             f"Fewer than {FEW_SAMPLES} test samples come from {client_names(run, small)}: rely on "
-            "the intervals, not on the numbers."
+            "intervals, where there are any, not on the numbers."
         )
     yield from _rare(run, small)
     yield from _rare_class(run)
@@ -155,8 +155,8 @@ def one_seed(runs: list[Run]) -> Iterator[str]:
     """Warn that all runs use one seed."""
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
-            "All runs use one seed, so the intervals cover other test samples but not other "
-            "initial models or partitions: repeat with other seeds."
+            "All runs use one seed, so nothing here covers other initial models or partitions: "
+            "repeat with other seeds."
         )
 
 
