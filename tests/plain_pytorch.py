@@ -92,6 +92,13 @@ class Plain:
         }
 
 
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Take one step of an optimizer on a loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
 def averaged(modules: list[nn.Module], p: list[float]) -> dict[str, Tensor]:
     """The mean of modules' parameters with weights p."""
     states = [m.state_dict() for m in modules]

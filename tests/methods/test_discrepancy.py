@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plain_pytorch import Plain, assert_same, averaged
+from plain_pytorch import Plain, assert_same, averaged, step
 from pomona.methods import METHODS
 
 WEIGHTS = {"lambda": 0.5, "feature_weight": 0.2}
@@ -38,9 +38,7 @@ def regularised_round(plain, model, common, client, number):
         distance = sum(((a - b.detach()) ** 2).sum() for a, b in pairs)
         z, fixed = model[:-1](x), common[:-1](x).detach()
         loss = cross_entropy(model[-1](z), y) + 0.5 / 2 * distance + 0.2 * mmd(z, fixed, width)
-        steps.zero_grad()
-        loss.backward()
-        steps.step()
+        step(steps, loss)
 
 
 @pytest.mark.long
@@ -60,9 +58,7 @@ def test_two_rounds_are_those_of_plain_pytorch(name):
             shared[i].load_state_dict(common.state_dict())
             steps = plain.sgd(shared[i].parameters())
             for x, y in plain.batches(i, number):
-                steps.zero_grad()
-                cross_entropy(shared[i](x), y).backward()
-                steps.step()
+                step(steps, cross_entropy(shared[i](x), y))
     result = plain.run()
     for i, model in enumerate(models):
         assert_same(result.models[i], model)

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 import pomona
-from plain_pytorch import Plain, assert_same, averaged
+from plain_pytorch import Plain, assert_same, averaged, step
 from pomona.core.round import Roster
 from pomona.methods.shared_parts.fedas import FedAS, aligned, ratios
 from pomona.methods.shared_parts.fedper import FedPer
@@ -28,14 +28,10 @@ def test_two_rounds_are_those_of_plain_pytorch():
             for x, y in plain.batches(i, number, epochs=2, purpose="alignment"):
                 z = model[:-1](x)
                 loss = sum(((z[y == k] - P[int(k)]) ** 2).mean() for k in y.unique())
-                steps.zero_grad()
-                loss.backward()
-                steps.step()
+                step(steps, loss)
             steps = plain.sgd(model.parameters())
             for x, y in plain.batches(i, number):
-                steps.zero_grad()
-                cross_entropy(model(x), y).backward()
-                steps.step()
+                step(steps, cross_entropy(model(x), y))
             trace = 0.0
             for x, y in plain.batches(i, number, epochs=1, purpose="fisher"):
                 slopes = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))

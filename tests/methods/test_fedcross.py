@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from plain_pytorch import Plain, assert_same
+from plain_pytorch import Plain, assert_same, step
 from pomona.core.rng import stream
 from pomona.methods.one_model.fedavg import FedAvg
 from pomona.methods.one_model.fedcross import FedCross, partners
@@ -40,9 +40,7 @@ def test_three_rounds_are_those_of_plain_pytorch(rule):
             network.load_state_dict(models[k])
             steps = plain.sgd(network.parameters())
             for x, y in plain.batches(i, number):
-                steps.zero_grad()
-                cross_entropy(network(x), y).backward()
-                steps.step()
+                step(steps, cross_entropy(network(x), y))
             models[k] = {name: t.clone() for name, t in network.state_dict().items()}
         chosen = [partner(models, k, rule, number) for k in range(K)]
         models = [

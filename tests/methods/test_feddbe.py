@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 import pomona
-from plain_pytorch import Plain, assert_same, averaged
+from plain_pytorch import Plain, assert_same, averaged, step
 from pomona.methods.one_model.fedavg import FedAvg
 from pomona.methods.shared_parts.feddbe import FedDBE, split_gradient, with_bias
 from pomona.testing import Federation, class_points
@@ -38,9 +38,7 @@ def test_three_rounds_are_those_of_plain_pytorch(mu):
                 else:
                     distance = ((running - mean) ** 2).sum() / plain.f
                     loss = cross_entropy(model[-1](z + biases[i]), y) + 2.0 / 2 * distance
-                steps.zero_grad()
-                loss.backward()
-                steps.step()
+                step(steps, loss)
             client_means.append(running.detach())
         if mean is None:
             mean = sum(w * m for w, m in zip(p, client_means, strict=True))

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 import pomona
-from plain_pytorch import Plain, assert_same, averaged, pull
+from plain_pytorch import Plain, assert_same, averaged, pull, step
 from pomona.core.round import Roster
 from pomona.methods.prototypes.fedpac import FedPAC, head_weights, mixture
 from pomona.methods.shared_parts.fedrep import FedRep
@@ -51,16 +51,12 @@ def test_two_rounds_are_those_of_plain_pytorch():
         for i, model in enumerate(models):
             steps = plain.sgd(model[-1].parameters())
             for x, y in plain.batches(i, number, epochs=1, purpose="head"):
-                steps.zero_grad()
-                cross_entropy(model(x), y).backward()
-                steps.step()
+                step(steps, cross_entropy(model(x), y))
             steps = plain.sgd(model[:-1].parameters())
             for x, y in plain.batches(i, number):
                 z = model[:-1](x)
                 loss = cross_entropy(model[-1](z), y) + (3.0 * pull(z, y, C) if C else 0)
-                steps.zero_grad()
-                loss.backward()
-                steps.step()
+                step(steps, loss)
         last = [{k: t.clone() for k, t in model.state_dict().items()} for model in models]
         C = plain.pooled([plain.means(model[:-1], i) for i, model in enumerate(models)])
         A = [best(np.array(V), torch.stack([H[i] - h for h in H]).numpy()) for i in range(n)]

@@ -188,6 +188,19 @@ def test_discrepancy_is_zero_for_equal_samples_and_symmetric():
     assert float(discrepancy(x[:1], x[:1])) == pytest.approx(0, abs=1e-12)
 
 
+def test_a_batch_of_one_sample_has_no_discrepancy():
+    """Its two features would be the only pair: the nearer, the steeper, without bound."""
+    x = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    discrepancy(x, x.detach() + 1e-3).backward()
+    assert torch.equal(x.grad, torch.zeros(1, 2))
+
+
+def test_a_small_distance_of_large_features_is_not_lost_in_rounding():
+    offsets = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(2)).double() / 64
+    x, y = (100 + offsets).float()
+    assert float(discrepancy(x, y)) == pytest.approx(float(published_mmd(x, y)), rel=1e-3)
+
+
 def test_soft_answers_by_kind_of_targets():
     outputs = torch.tensor([[4.0 * math.log(3.0), 0.0]])
     assert TASKS["classes"].soften(outputs, TEMPERATURE)[0].tolist() == pytest.approx([0.75, 0.25])

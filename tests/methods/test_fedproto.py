@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 import pomona
-from plain_pytorch import Plain, assert_same, pull
+from plain_pytorch import Plain, assert_same, pull, step
 from pomona.methods.personal_regularisation.separate import Separate
 from pomona.methods.prototypes.fedproto import FedProto, by_prototypes
 from pomona.testing import Federation, class_points
@@ -36,9 +36,7 @@ def test_two_rounds_are_those_of_plain_pytorch(weigh):
             for x, y in plain.batches(i, number):
                 z = model[:-1](x)
                 loss = cross_entropy(model[-1](z), y) + (3.0 * pull(z, y, C) if C else 0)
-                steps.zero_grad()
-                loss.backward()
-                steps.step()
+                step(steps, loss)
         means = [plain.means(model[:-1], i) for i, model in enumerate(models)]
         C = plain.pooled(means) if weigh == "samples" else pooled_alike(means, plain.K)
     result = plain.run()

@@ -88,6 +88,15 @@ def test_each_parameter_is_the_mean_of_those_who_share_it():
     assert_close(mean, expected)
 
 
+def test_who_alone_shares_a_parameter_sets_it_however_small_it_is():
+    """A client of one sample next to one of a million: its share of a sum is below rounding."""
+    w, roster = torch.tensor([0.5, 0.5]), Roster((1_000_000, 1))
+    models = torch.tensor([[0.6, 0.6], [0.51, 0.51]])
+    uplink = {"model": models, "personal": torch.tensor([[True, False], [False, False]])}
+    mean = server().aggregate(w, uplink, (0, 1), roster, a_round(1))
+    assert_close(mean, torch.tensor([0.51, 0.6]), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("settings", [{"rate": 0.0}, {"limit": 0.0}])
 def test_nothing_of_ones_own_is_fedavg_local_to_the_bit(settings):
     select, fedavg = (

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 import pomona
-from plain_pytorch import Plain, assert_same, averaged
+from plain_pytorch import Plain, assert_same, averaged, step
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
@@ -46,9 +46,7 @@ def test_three_rounds_are_those_of_plain_pytorch(name, mu, gamma):
                         older = last[i](x)
                     loss = loss + mu * contrast(b, shared, older, 0.4)
                     loss = loss + gamma * contrast(a, private, shared, 0.4)
-                steps.zero_grad()
-                loss.backward()
-                steps.step()
+                step(steps, loss)
             last[i] = deepcopy(model.shared_body)
     common, result = averaged([model.shared_body for model in models], p), plain.run()
     for i, model in enumerate(models):  # the headline model is what comes after the last round

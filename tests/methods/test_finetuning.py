@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plain_pytorch import Plain, assert_same, averaged
+from plain_pytorch import Plain, assert_same, averaged, step
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.round_plan import round_of
 from pomona.methods.one_model.fedavg import FedAvgFT
@@ -98,16 +98,12 @@ def test_two_phases_are_those_of_plain_pytorch(name):
         steps = plain.sgd(model.parameters())
         for x, y in plain.batches(i, 1):
             d = sum(((a - b) ** 2).sum() for a, b in zip(model.parameters(), initial, strict=True))
-            steps.zero_grad()
-            (cross_entropy(model(x), y) + mu / 2 * d).backward()
-            steps.step()
+            step(steps, cross_entropy(model(x), y) + mu / 2 * d)
     common, result = averaged(models, p), plain.run()
     for i, model in enumerate(models):  # the headline model is what comes after the last round
         model.load_state_dict(common)
         for tuned, epochs, purpose in ((model[-1], 3, "finetuning-head"), (model, 1, "finetuning")):
             steps = plain.sgd(tuned.parameters())
             for x, y in plain.batches(i, 2, epochs, purpose):
-                steps.zero_grad()
-                cross_entropy(model(x), y).backward()
-                steps.step()
+                step(steps, cross_entropy(model(x), y))
         assert_same(result.models[i], model)

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy, layer_norm, linear
 
 import pomona
-from plain_pytorch import Plain
+from plain_pytorch import Plain, step
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
@@ -69,9 +69,7 @@ def test_three_rounds_are_those_of_plain_pytorch(lam, mu):
             steps = plain.sgd([t for k, t in w.items() if k != "valve.conditions"])
             received = *w["valve.conditions"].detach(), w["valve.embeddings"].detach().clone()
             for x, y in plain.batches(i, number):
-                steps.zero_grad()
-                objective(w, x, y, received, lam, mu).backward()
-                steps.step()
+                step(steps, objective(w, x, y, received, lam, mu))
     receive()
     result = plain.run()
     for i, w in enumerate(models):

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from plain_pytorch import Plain, averaged
+from plain_pytorch import Plain, averaged, step
 from pomona.methods.prototypes.pfedfda import Gaussians, PFedFDA, beta, estimated, invalid, shares
 from pomona.testing import Federation, class_points
 from problems import a_round
@@ -81,9 +81,7 @@ def test_two_rounds_are_those_of_plain_pytorch():
             rows, steps = plain.own[i], plain.sgd(model[:-1].parameters())
             for x, y in plain.batches(i, number):
                 logits = posterior(model[:-1](x).double(), *common, p)
-                steps.zero_grad()
-                cross_entropy(logits, y).backward()
-                steps.step()
+                step(steps, cross_entropy(logits, y))
             with torch.no_grad():
                 z = model[:-1](plain.x[rows]).double()
                 b, statistics = adapted(z, plain.y[rows], common, p, 0.1)

@@ -12,9 +12,9 @@ Marfoq, Neglia, Kameni, Vidal. Personalized federated learning through local mem
 It personalises any trained model, the global one first of all, without training. The rows stay
 where they are. lambda is the one with the least log loss on rows outside the memory (``weighed``).
 
-The authors' code takes exp(-d^2 / (f s)), from squared distances, and may mix outputs in place of
-probabilities; far from all rows it divides 0 by 0, where here the nearest rows decide. FL-bench's
-always mixes probabilities with outputs.
+The authors' code takes exp(-d^2 / (f s)), from squared distances, mixes p with the model's outputs,
+as FL-bench's does (its switch for probabilities is never off), and prints the accuracy on test rows
+for each lambda; far from all rows it divides 0 by 0, where here the nearest rows decide.
 """
 
 from collections.abc import Sequence

@@ -22,9 +22,9 @@ Differs from the paper: that mixes the two for each test sample, c being proport
 cosine of its representation with those of some training samples, since a client may also meet tasks
 of others. Such a mixture is not a row of parameters, and no model file could store it: here c is one
 number, in training as in published code, whose default is 0.5 too. FedDPA-F, which trains the own
-change after the last round, is left out. The own change is trained from the first round on, in
-published code from the second. The paper's text was not at hand beyond its abstract: this follows
-that code.
+change after the last round, is left out. The paper's text was not at hand beyond its abstract: this
+follows its authors' code, which differs in three things: it trains the own change from the second
+round on, and each client draws the A of its own; clients count alike in the mean.
 """
 
 from dataclasses import dataclass, replace

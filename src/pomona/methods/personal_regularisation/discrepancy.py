@@ -53,9 +53,13 @@ def _discrepancy_loss(training: base.LocalTraining, fixed: base.Cached, weight: 
 
 def discrepancy(x: Tensor, y: Tensor, width: Tensor) -> Tensor:
     """Return R () of features x and y (b, f), for w () above 0."""
-    z, b = torch.cat([x, y]), len(x)
-    distance = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return statistic(distance, width, b)
+    return statistic(distances(x, y), width, len(x))
+
+
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    """Return squared distances (2 b, 2 b) of all x and y (b, f); by products small ones would be lost."""
+    z = torch.cat([x, y])
+    return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def statistic(distance: Tensor, width: Tensor, b: int) -> Tensor:

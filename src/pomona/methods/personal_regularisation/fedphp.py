@@ -18,7 +18,7 @@ times the times a client took part over the times it will.
 
 Differs from published code: that knows the participation rate and counts each client's visits (here
 the round counts, which is the same on average), clips gradients, and trains at least five batches a
-round.
+round. There a batch of one sample has an R, of a slope without bound: the width is its own distance.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from pydantic import Field
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
-from pomona.methods.personal_regularisation.discrepancy import statistic
+from pomona.methods.personal_regularisation.discrepancy import distances, statistic
 from pomona.objective.objective import Objective
 
 TEMPERATURE = 4.0
@@ -141,17 +141,16 @@ class Teacher:
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:
     """Return squared MMD () between samples x and y (b, f), over Gaussian kernels of five widths
-    (biased estimate).
+    (biased estimate); 0 if there is one sample.
 
     The middle width is the mean squared distance between different samples of both together, held
     fixed.
     """
-    z = torch.cat([x, y])
-    b, m = len(x), len(z)
-    square = (z * z).sum(1)
-    distance = (square.unsqueeze(1) + square - 2 * z @ z.T).clamp_min(0)
+    if len(x) == 1:
+        return 0 * x.sum()
+    distance, m = distances(x, y), 2 * len(x)
     width = distance.detach().sum() / (m * m - m) + 1e-8
-    return statistic(distance, width, b)
+    return statistic(distance, width, len(x))
 
 
 QUANTITIES = (

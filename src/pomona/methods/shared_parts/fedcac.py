@@ -14,18 +14,17 @@ learning through cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.1110
 
 C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one
 bit a parameter. ``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta each
-client's critical parameters are its
-own: the threshold exceeds the largest overlap. If all overlaps are equal it never does; then
-nothing is shared either. tau = 0 is FedAvg-local, to the bit.
+client's critical parameters are its own: the threshold exceeds the largest overlap. If all overlaps
+are equal it never does; then nothing is shared either. tau = 0 is FedAvg-local, to the bit.
 
 A parameter of sensitivity 0 is never critical: where more than 1 - tau of a layer's are 0 (words
 that a client does not have, dead units), those that are not 0 are critical, as in published code.
 Of other equal sensitivities the first are critical.
 
-Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer,
-here weights and bias of a layer are one; in its first exchange critical parameters come back as
-they were initially; its C_i is of the round's cohort; it takes a threshold of up to 1e-10 for 0,
-and more than the share tau where sensitivities are equal: a layer without others as a whole.
+Differs from published code (by one of the authors, in Fling and in PFLlib): that takes each tensor for
+a layer, here weights and bias of a layer are one; it takes a threshold of up to 1e-10 for 0, and more
+than the share tau where sensitivities are equal: a layer without others as a whole. In PFLlib C_i is
+of the round's cohort, and in its first exchange critical parameters come back as they were initially.
 """
 
 from dataclasses import dataclass

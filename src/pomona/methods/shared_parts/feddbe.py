@@ -22,10 +22,9 @@ too. With the gradients g(U) and g(u) at this row, the parts step along
 Named models: ``global`` is (phi, h), ``personal`` has the bias; trained, these are ``local`` and
 ``personal``. kappa = 0 without bias (``bias = false``) is FedAvg, to the bit.
 
-Differs from published code: that has a warm-up round before the first, in which clients train,
+Differs from published code: that has a warm-up round before the first, in which all clients train,
 send s_i and forget their models (PFLlib likewise: with these kept, it trains the same models). Its
-bias takes plain steps, here those of the run's optimizer. kappa and mu are 50 and 1 in the command that its authors give for a network of convolutions; large
-kappa needs a small lr.
+bias takes plain steps, here the run's. kappa and mu are 50 and 1 in its command; large kappa needs a small lr.
 """
 
 from dataclasses import dataclass, replace

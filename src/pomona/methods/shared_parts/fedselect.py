@@ -18,8 +18,7 @@ and trained. p = 0 or alpha = 0 is FedAvg-local, to the bit.
 Differs from published code: that grows masks by p = 0.25 every third round (0.1 a round is about
 that), by the change since the last growth, in weights alone, and shares a parameter again after
 choosing it; there alpha is only looked at before growth, passes alternate by epoch, and clients
-count alike. The paper's algorithm was not at hand: what is stated here about p, alpha and the order is
-that of its code.
+count alike. The paper's algorithm was not at hand: p, alpha and the order are those of its code.
 """
 
 from dataclasses import dataclass, replace
@@ -72,9 +71,10 @@ def server() -> base.Server:
         p = roster.weights(ids).to(w.device)
 
         def mean(V: Tensor, mask: Tensor, w: Tensor) -> Tensor:
-            together = base.weighted_mean(V.where(~mask, w), p)
+            changes = (V - w).masked_fill(mask, 0)
             sharing = (p @ (~mask).to(p)).clamp_min(torch.finfo(w.dtype).tiny).to(w)
-            return torch.where(mask.any(0), w + (together - w) / sharing, together)
+            by_some = w + p.to(w) @ changes / sharing
+            return torch.where(mask.any(0), by_some, base.weighted_mean(V, p))
 
         return base.chunked(uplink["model"]).apply(mean, uplink["personal"], w).compute()
 

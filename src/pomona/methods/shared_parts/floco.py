@@ -22,6 +22,7 @@ every client's model a second time at round tau for the centres; draws points of
 outside the simplex, here points on the way from b_i to one drawn from the simplex; and has one bias,
 here a corner is a whole layer. From the same models the centres are those of that code, to the bit
 (30 random draws). The first corner starts as the initial last layer, the others are drawn as it was.
+For 100 clients that code has 10 or 20 corners; n clients have at most n - 1 components that are not 0.
 """
 
 from dataclasses import dataclass, replace

@@ -19,8 +19,8 @@ names. Conditions are in the row, so that a personal model is complete, and set 
 
 Differs from published code: that takes both conditions from the client's own C of the round before
 (0 in the first), and p_i without the division by K; M is the norm of a whole batch's differences; mu
-is a weight decay, whose gradient is mu V, not mu V / |V|. PFLlib has the same code. lambda and mu are
-0.01 and 0.1 in its command for a small convolutional network, 0.0001 and 0 for ResNet-18.
+is a weight decay, whose gradient is mu V, not mu V / |V|. PFLlib has the same code; FL4Health conditions
+as here. lambda and mu are 0.01 and 0.1 in its command for a small network, 0.0001 and 0 for ResNet-18.
 """
 
 from collections.abc import Callable
