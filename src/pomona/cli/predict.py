@@ -208,11 +208,8 @@ def _by_one_client(
     from pomona.personal import PersonalModel, by_client, mask_files
 
     net = PersonalModel.load(model, own_code)
-    if masks and net.about.targets != "segmentation":
-        raise DataError(
-            f"--masks is for segmentation models, and {model} predicts {net.about.targets}; leave "
-            "it out"
-        )
+    if masks:
+        _require_segmentation(model, net.about.targets)
     rows: list[dict[str, Any]] = []
     maps: list[mask_files.PredictedMask] = []
     run, answering = by_client.run_of(model), net.predict
@@ -230,6 +227,13 @@ def _by_one_client(
     if masks:
         echo_stderr(mask_files.write(masks, maps))
     return Predictions(rows, net.about.client)
+
+
+def _require_segmentation(model: Path, targets: str) -> None:
+    if targets != "segmentation":
+        raise DataError(
+            f"--masks is for segmentation models, and {model} predicts {targets}; leave it out"
+        )
 
 
 def _read(

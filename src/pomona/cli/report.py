@@ -146,14 +146,16 @@ def report(
         )
     with activity("drawing the report"):
         if is_bench:
-            page = _write_bench_page(runs[0], folder, formats, reference)
-            scenario_pages = _scenario_pages(runs[0], folder, formats) if scenarios else []
+            pages = _write_bench(runs[0], folder or runs[0], formats, reference, scenarios)
         else:
-            page, scenario_pages = _write_report(runs, folder, formats), []
+            results = _load(runs)
+            from pomona.results.web.report_page import write  # late: it imports PyTorch
+
+            pages = [write(results, folder or runs[0], formats)]
     if json:
-        emit({"report": page, **({"scenarios": scenario_pages} if scenario_pages else {})})
+        emit({"report": pages[0], **({"scenarios": pages[1:]} if pages[1:] else {})})
     else:
-        print(page, *scenario_pages, sep="\n")
+        print(*pages, sep="\n")
 
 
 def _is_bench(runs: tuple[Path, ...]) -> bool:
@@ -167,41 +169,28 @@ def _is_bench(runs: tuple[Path, ...]) -> bool:
     return bool(benches)
 
 
-def _write_bench_page(
-    bench: Path, folder: Path | None, formats: Sequence[str], reference: Path | None
-) -> Path:
-    from pomona.experiments import load as load_bench
-    from pomona.experiments.reference import read_reference
-    from pomona.results.web.comparison_page import write
-
-    numbers = read_reference(reference) if reference else None
-    return write(load_bench(bench), folder or bench, formats, numbers)
-
-
-def _scenario_pages(bench: Path, folder: Path | None, formats: Sequence[str]) -> list[Path]:
-    """Write reports of the runs behind a bench's table: for each scenario, every method's first
-    finished seed.
+def _write_bench(
+    bench: Path, folder: Path, formats: Sequence[str], reference: Path | None, scenarios: bool
+) -> list[Path]:
+    """Write a bench's page; with ``scenarios`` also reports of the runs behind its table: for each
+    scenario, every method's first finished seed.
     """
     from pomona.experiments import load as load_bench
-    from pomona.results.web.report_page import write
+    from pomona.experiments.reference import read_reference
+    from pomona.results.web import comparison_page, report_page
 
+    numbers = read_reference(reference) if reference else None
+    loaded = load_bench(bench)
+    pages = [comparison_page.write(loaded, folder, formats, numbers)]
     first: dict[str, list[Path]] = {}
-    for row in load_bench(bench).results["results"]:
-        finished = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
-        first.setdefault(row["scenario"], []).extend(finished[:1])
-    folder = folder or bench
-    return [
-        write([load(run) for run in runs], safe_path(folder, "scenarios", name), formats)
-        for name, runs in first.items()
-        if runs
-    ]
-
-
-def _write_report(runs: tuple[Path, ...], folder: Path | None, formats: Sequence[str]) -> Path:
-    results = _load(runs)
-    from pomona.results.web.report_page import write  # late: it imports PyTorch
-
-    return write(results, folder or runs[0], formats)
+    for row in loaded.results["results"] if scenarios else ():
+        runs = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
+        first.setdefault(row["scenario"], []).extend(runs[:1])
+    for name, runs in first.items():
+        if runs:
+            place = safe_path(folder, "scenarios", name)
+            pages.append(report_page.write([load(run) for run in runs], place, formats))
+    return pages
 
 
 def trajectory(

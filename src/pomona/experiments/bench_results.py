@@ -104,14 +104,10 @@ class Bench:
             if (not scenarios or r["scenario"] in scenarios)
             and (not methods or r["method"] in methods)
         ]
-        names = {
-            "scenarios": {r["scenario"] for r in selected},
-            "methods": {r["method"] for r in selected},
-        }
-        headers = {
-            key: {n: header for n, header in self.results[key].items() if n in names[key]}
-            for key in names
-        }
+        headers = {}
+        for key, field in ("scenarios", "scenario"), ("methods", "method"):
+            names = {r[field] for r in selected}
+            headers[key] = {n: head for n, head in self.results[key].items() if n in names}
         return replace(self, results={**self.results, **headers, "results": selected})
 
 
@@ -163,11 +159,9 @@ def _methods(suite: Suite, size: Size, groups: Sequence[Group]) -> Tree:
 
 def _presentation(method: str) -> dict[str, str]:
     """Return the default label of a row: the method's title, if the row has a method's name."""
-    return {
-        "title": resolve(method)().method().card.presentation.title
-        if is_registered(method)
-        else method
-    }
+    if is_registered(method):
+        return {"title": resolve(method)().method().card.presentation.title}
+    return {"title": method}
 
 
 def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:

@@ -37,6 +37,11 @@ _MAX_DELETIONS = 500
 Groups = NDArray[np.int64]
 
 
+def unit_count(n: int, groups: Groups | None) -> int:
+    """Return the number of units of n samples, or of their groups (n,), numbered from 0."""
+    return n if groups is None else int(groups.max(initial=-1)) + 1
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A client's difference, and its test samples' contributions to the variance.

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.rng import stream
-from pomona.metrics.influence import EQUAL, FEW, Evidence
+from pomona.metrics.influence import EQUAL, FEW, Evidence, unit_count
 from pomona.metrics.nan_safe import Array, spans
 from pomona.metrics.sampling_error import LEVEL, SamplingError, half_width, two_sided
 
@@ -82,15 +82,17 @@ def intervals(
 
     Args:
         statistics: weights (R, n) -> named values (R,), NaN where undefined.
-        strata: (n,) the stratum of each sample, or of each group; resampling keeps their sizes.
+        strata: (n,) the stratum of each sample; resampling keeps their sizes.
         resamples: number of resamples; 0 for no intervals.
         generator: random generator; None for no intervals.
-        groups: (n,) each sample's group, which is resampled as a whole; None if samples are
-            independent.
+        groups: (n,) each sample's group, which is resampled as a whole, without strata; None if
+            samples are independent.
     """
     if generator is None or resamples < 1:
         return {}
-    n = len(strata) if groups is None else len(groups)
+    n = len(strata)
+    if groups is not None:
+        strata = np.zeros(unit_count(n, groups), np.int64)
     draws = (stratified(strata, len(span), generator) for span in spans(resamples, n))
     chunks = [statistics(counts if groups is None else counts[:, groups]) for counts in draws]
     return {
@@ -119,7 +121,7 @@ def proportion(hits: Array, groups: NDArray[np.int64] | None = None) -> Interval
     n, share = len(hits), float(np.mean(hits)) if len(hits) else 0.0
     if groups is None:
         return wilson(round(n * share), n)
-    count = int(groups.max(initial=-1)) + 1
+    count = unit_count(n, groups)
     if count < FEW:
         return None
     from scipy.special import ndtri, stdtrit  # late, as below

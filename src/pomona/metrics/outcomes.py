@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.influence import FEW
+from pomona.metrics.influence import FEW, unit_count
 from pomona.metrics.intervals import (
     CONFIDENCE,
     RESAMPLES,
@@ -136,7 +136,7 @@ def _wald(
     tail = (1 + CONFIDENCE) / 2
     quantile = float(ndtri(tail))
     if groups is not None:
-        count = int(groups.max(initial=-1)) + 1
+        count = unit_count(len(positive), groups)
         if count < FEW:
             return [None] * len(fit)
         totals = np.stack([np.bincount(groups, x * (positive - chance)) for x in design])
@@ -226,12 +226,10 @@ def evaluate_outcomes(
     if count > MAX_OUTCOMES:
         return []
     results, n = [], len(tested[1])
-    units = n if groups is None else int(groups.max(initial=-1)) + 1
 
     def resample(statistics: Statistics, positive: NDArray[np.bool_]) -> dict[str, Interval]:
-        draws = generator() if units >= FEW else None
-        strata = positive.astype(np.int64) if groups is None else np.zeros(units, np.int64)
-        return intervals(statistics, strata, resamples, draws, groups)
+        draws = generator() if unit_count(n, groups) >= FEW else None
+        return intervals(statistics, positive.astype(np.int64), resamples, draws, groups)
 
     for k in outcome_numbers(tested):
         p, positive = outcome(tested, k)
@@ -246,7 +244,7 @@ def evaluate_outcomes(
             {
                 "outcome": int(k),
                 "samples": n,
-                "units": units,
+                "units": unit_count(n, groups),
                 "positives": int(positive.sum()),
                 "threshold": threshold,
                 "chosen": chosen is not None,

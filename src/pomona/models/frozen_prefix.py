@@ -3,7 +3,7 @@
 The features between them, one tensor, are the same in every round, so they are computed only once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -66,16 +66,11 @@ def _split(
     module: nn.Module, graph: fx.Graph, early_2: "_Early", early_3: "_Early"
 ) -> SplitNetwork | None:
     """Split after the early operations, using their results for two and for three samples."""
-    early = early_2.values
-    crossing = [node for node in early if any(user in early_2.late for user in node.users)]
+    early, crossing = early_2.values, early_2.crossing()
     feature_nodes = [node for node in crossing if isinstance(early[node], Tensor)]
-    frozen = (
-        p
-        for n in early
-        if n.op == "call_module"
-        for p in module.get_submodule(str(n.target)).parameters()
-    )
-    if next(frozen, None) is None or any(early[node].shape[0] != 2 for node in feature_nodes):
+    if not _has_parameters(module, early) or any(
+        early[node].shape[0] != 2 for node in feature_nodes
+    ):
         return None
     numbers = {
         node: (early[node], early_3.values[node]) for node in crossing if node not in feature_nodes
@@ -84,13 +79,16 @@ def _split(
         return None
     shapes = [tuple(early[node].shape[1:]) for node in feature_nodes]
     prefix = _network(module, _prefix_graph(graph, early_2, feature_nodes))
-    suffix = _network(
-        module,
-        _suffix_graph(graph, early_2, list(zip(feature_nodes, shapes, strict=True)), numbers),
-    )
-    return SplitNetwork(
-        prefix, shapes[0] if len(feature_nodes) == 1 else (sum(map(prod, shapes)),), suffix
-    )
+    features = list(zip(feature_nodes, shapes, strict=True))
+    suffix = _network(module, _suffix_graph(graph, early_2, features, numbers))
+    shape = shapes[0] if len(shapes) == 1 else (sum(map(prod, shapes)),)
+    return SplitNetwork(prefix, shape, suffix)
+
+
+def _has_parameters(module: nn.Module, nodes: Iterable[fx.Node]) -> bool:
+    """Return whether a layer that one of these operations calls has parameters."""
+    layers = [module.get_submodule(str(n.target)) for n in nodes if n.op == "call_module"]
+    return any(True for layer in layers for _ in layer.parameters())
 
 
 class _Tracer(fx.Tracer):
@@ -128,6 +126,10 @@ class _Early(fx.Interpreter):
         with torch.random.fork_rng(devices=[]):
             self.run(samples)
         return self
+
+    def crossing(self) -> list[fx.Node]:
+        """Return the early operations whose results others use."""
+        return [node for node in self.values if any(user in self.late for user in node.users)]
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "output" or self.late.intersection(n.all_input_nodes) or self._changes(n):

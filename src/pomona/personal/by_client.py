@@ -72,17 +72,15 @@ def predict(
         x = samples.x if alike else read(source, model.about, id_column, column).x
         rows = [row for row, client in enumerate(clients) if client == name]
         if lines := distant_inputs.remarks(x[rows], model.about):
-            distant[name] = [f"{source}, {name}: {line}" for line in lines]
+            distant[name] = lines
         answering = memories.of(names[name], model) if memories else model
         for row, answer in zip(rows, answering.predict(Samples(x[rows])), strict=True):
             answers[row] = {"client": name, **answer}
     note = (
         f"{source}: each row is answered by its own client's model: {with_counts(Counter(clients))}"
     )
-    shown = [line for lines in [*distant.values()][:CLIENTS_SHOWN] for line in lines]
-    if further := [*distant][CLIENTS_SHOWN:]:
-        shown.append(f"{source}: numbers as distant in the rows of {listed(further, 8)}")
-    return Answers(answers, samples.ids, (*filter(None, [samples.note]), *shown, note))
+    notes = filter(None, [samples.note, *_distant_columns(str(source), distant), note])
+    return Answers(answers, samples.ids, tuple(notes))
 
 
 def _client_column(result: Result, column: str | int | None) -> str | int:
@@ -94,6 +92,14 @@ def _client_column(result: Result, column: str | int | None) -> str | int:
             "name it with --client-column, or one client for all rows with --client"
         )
     return column
+
+
+def _distant_columns(source: str, lines: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the lines on the distant columns of some clients, and the names of the others."""
+    clients, further = [*lines][:CLIENTS_SHOWN], [*lines][CLIENTS_SHOWN:]
+    shown = [f"{source}, {client}: {line}" for client in clients for line in lines[client]]
+    others = f"{source}: numbers as distant in the rows of {listed(further, 8)}"
+    return [*shown, others] if further else shown
 
 
 def _require_models(source: str, clients: Sequence[str], names: Collection[str]) -> None:

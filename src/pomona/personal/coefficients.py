@@ -16,6 +16,7 @@ distribution is derived, so it has no error.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from math import isqrt
 from typing import Any
 
@@ -116,11 +117,10 @@ def _distinct(
     """Yield each model, the clients whose it is, and whether all members share it."""
     headline = scenario.config.method.method().card.headline
     unseen = scenario.config.membership.unseen
-    for model in dict.fromkeys([*(m for row in rows for m in row if m[0] == "global"), headline]):
+    for model in dict.fromkeys([*(m for m in chain(*rows) if m[0] == "global"), headline]):
         holders = [i for i, row in enumerate(rows) if model in row]
         members = [i for i in holders if i not in unseen]
-        models = [rows[i][model] for i in members]
-        if len(members) > 1 and all(model_row.equal(models[0]) for model_row in models):
+        if len(members) > 1 and all(rows[i][model].equal(rows[members[0]][model]) for i in members):
             yield model, members, True
         elif model == headline:
             yield from ((model, [i], False) for i in holders)

@@ -103,18 +103,13 @@ class KeyStore:
             LockedError: another process has it open.
         """
         store = _client_folder(folder, client)
-        if checkpoint and not (store / "key").exists() and not (store / "ledger.jsonl").exists():
+        key, ledger = store / "key", store / "ledger.jsonl"
+        if checkpoint and not key.exists() and not ledger.exists():
             raise PrivacyError(
                 f"{store}: key and ledger of client {client} are missing, but a checkpoint "
                 f"records {checkpoint.entries} entries; restore both"
             )
-        store.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key, ledger = store / "key", store / "ledger.jsonl"
         if not key.exists():
-            # The ledger is created first: without entries and without a key, it is an interrupted
-            # creation.
-            if ledger.exists() and Ledger.open(ledger).position().entries:
-                raise PrivacyError(f"{key}: the key of a privacy ledger is missing; restore it")
             _make(key, ledger, client, settings.seed)
         secret = _secret(key)
         account = Ledger.open(ledger)
@@ -266,6 +261,13 @@ def _client_folder(folder: Path, client: int) -> Path:
 
 
 def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
+    """Create a key and its ledger. Raises PrivacyError if the ledger has entries.
+
+    The ledger is created first: without entries and without a key, it is an interrupted creation.
+    """
+    if ledger.exists() and Ledger.open(ledger).position().entries:
+        raise PrivacyError(f"{key}: the key of a privacy ledger is missing; restore it")
+    key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     secret = (
         os.urandom(32)
         if seed is None

@@ -136,10 +136,29 @@ class Result:
     )
 
     def __repr__(self) -> str:
-        return _text(self._title, len(self.rounds), self.metric, self.summary, self.folder)
+        """Return three lines: the run, its headline model's last test value, its folder."""
+        outcome = "no model was tested"
+        figures = self.summary.get("models", {}).get(self.summary.get("headline", ""))
+        if figures and (last := figures["last"]):
+            value = f"{self.metric.title} {self.metric.text(last['test'])} in round {last['round']}"
+            outcome = f"model {self.summary['headline']}: test {value}, mean over clients"
+        elif not self.summary:
+            outcome = f"unfinished, {len(self.rounds)} rounds are done"
+        return f"<{self._title}\n {outcome}\n {self.folder or 'in memory'}>"
 
     def _repr_html_(self) -> str:
-        return _html(self._title, self.metric, self.summary)
+        """Return an HTML table with one row per named model: its test metrics, averaged over
+        clients.
+        """
+        models = self.summary.get("models", {})
+        rows = [_row(name, figures, self.metric.text) for name, figures in models.items()]
+        head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+        )
+        caption = f"{self._title}: test {self.metric.title}, mean over clients (round)"
+        top = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        return f"<table>{top}<tbody>{body}</tbody></table>"
 
     @property
     def _title(self) -> str:
@@ -289,39 +308,6 @@ def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None)
 
 
 _HEADER = ("model", "when", "last", "best on validation", "best on test", "worst client", "loss")
-
-
-def _text(
-    title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], folder: Path | None
-) -> str:
-    """Return three lines: the run, its headline model's last test value, its folder; ``rounds`` are
-    completed ones.
-    """
-    figures = summary.get("models", {}).get(summary.get("headline", ""))
-    if figures and figures["last"]:
-        last = figures["last"]
-        outcome = (
-            f"{metric.title} {metric.text(last['test'])} in round {last['round']}, mean over "
-            "clients"
-        )
-        outcome = f"model {summary['headline']}: test {outcome}"
-    else:
-        outcome = "no model was tested" if summary else f"unfinished, {rounds} rounds are done"
-    return f"<{title}\n {outcome}\n {folder or 'in memory'}>"
-
-
-def _html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
-    """Return an HTML table with one row per named model: its test metrics, averaged over
-    clients.
-    """
-    rows = [_row(name, f, metric.text) for name, f in summary.get("models", {}).items()]
-    head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    caption = f"{title}: test {metric.title}, mean over clients (round)"
-    top = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-    return f"<table>{top}<tbody>{body}</tbody></table>"
 
 
 def as_frame(columns: Mapping[str, Sequence[Any]]) -> Any:

@@ -15,7 +15,7 @@ from pomona.core.errors import ConfigError, suggestion
 from pomona.core.registry import import_own_code
 from pomona.core.rng import stream
 from pomona.metrics.auroc_intervals import Components
-from pomona.metrics.influence import FEW
+from pomona.metrics.influence import FEW, unit_count
 from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, proportion
 from pomona.metrics.metric import (
     ACCURACY,
@@ -192,12 +192,10 @@ def evaluate(
             independent; the bootstrap then draws groups, from ``FEW`` on, in one stratum.
     """
     n, truth = len(targets), exact(targets)
-    units = n if groups is None else int(groups.max(initial=-1)) + 1
 
     def resample(statistics: Statistics) -> dict[str, Interval]:
-        draws = generator() if generator and units >= FEW else None
-        strata = task.strata(truth) if groups is None else np.zeros(units, np.int64)
-        return intervals(statistics, strata, resamples, draws, groups)
+        draws = generator() if generator and unit_count(n, groups) >= FEW else None
+        return intervals(statistics, task.strata(truth), resamples, draws, groups)
 
     details = task.details(predictions, truth, resample)
     # a measure with two names has the last: the loss of numbers is their mse
@@ -208,10 +206,6 @@ def evaluate(
     def statistics(weights: Array) -> dict[str, Array]:
         return {m.name: measured(m, task, predictions, truth, weights) for m in interval_metrics}
 
-    def hits(name: str) -> Array:
-        measure: Any = task.measures[name]
-        return np.asarray(measure(predictions, truth), np.float64) if n else np.zeros(0)
-
     bootstrap = resample(statistics)
     once = np.ones((1, n))
     point = {m.name: defined(measured(m, task, predictions, truth, once)[0]) for m in metrics}
@@ -221,17 +215,29 @@ def evaluate(
         **details,
         "intervals": {
             **{m.name: bootstrap.get(m.name) for m in interval_metrics},
-            **{name: proportion(hits(name), groups) for name in task.proportions},
-            **({} if groups is not None else _area(task, predictions, truth)),
+            **{
+                name: proportion(_hits(task.measures[name], predictions, truth), groups)
+                for name in task.proportions
+            },
+            **_area(task, predictions, truth, groups),
         },
     }
 
 
-def _area(task: Task, predictions: Array, targets: NDArray[Any]) -> dict[str, Interval]:
-    """Return the interval of the AUROC of two answers; none for others, and for less than ``FEW``
-    samples.
+def _hits(measure: Any, predictions: Array, targets: NDArray[Any]) -> Array:
+    """Return what each sample adds to a proportion (n,)."""
+    if not len(targets):
+        return np.zeros(0)
+    return np.asarray(measure(predictions, targets), np.float64)
+
+
+def _area(
+    task: Task, predictions: Array, targets: NDArray[Any], groups: NDArray[np.int64] | None
+) -> dict[str, Interval]:
+    """Return the interval of the AUROC of two answers; none for others, for less than ``FEW``
+    samples, and for groups.
     """
-    if "auroc" not in task.measures or len(targets) < FEW:
+    if groups is not None or "auroc" not in task.measures or len(targets) < FEW:
         return {}
     components = Components.of_answers(predictions, targets)
     return {"auroc": list(components.interval())} if components else {}

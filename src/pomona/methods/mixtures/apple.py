@@ -63,7 +63,7 @@ The steps of p_i are SGD whatever the optimizer of the cores, with the run's mom
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -271,8 +271,6 @@ class APPLEState:
 def client(settings: APPLE) -> base.Client:
     """Learn a core and a DR row."""
     rule = RULES[settings.core_step]
-    # whether copies under a budget are needed in mixtures alone
-    mixes_only = settings.core_step == "paper" and settings.core_radius is None
 
     def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> APPLEState:
         n, cores = len(ids), initial_cores(settings, initial, ids).clone()
@@ -293,14 +291,8 @@ def client(settings: APPLE) -> base.Client:
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
         members = training.roster.member_mask.to(state.dr.device)
-        offer, objective = received["cores"], training.objective
-        if isinstance(offer, base.Copies) and mixes_only:
-            cores = objective.copies(offer.bank, offer.index)
-        else:
-            cores = offer.rows() if isinstance(offer, base.Copies) else offer.bank
-            if settings.core_radius:
-                cores = bounded(cores, state.core, training.clients, members, settings.core_radius)
-            cores = objective.mixing_layout(cores)
+        offer = received["cores"]
+        cores = mixed_cores(settings, offer, state.core, training)
         received_ids = offer.received if isinstance(offer, base.Copies) else offer.index
         fetched = state.seen.scatter(1, received_ids, True)
         P = state.dr.masked_fill(~members, 0)
@@ -331,7 +323,7 @@ def client(settings: APPLE) -> base.Client:
 
     # Within a radius clients have their own copies, as with ``local`` under a budget, and a call
     # for several reads as much as calls for each.
-    reads_alike = mixes_only or (settings.budget is None and settings.core_radius is None)
+    reads_alike = mixes_only(settings) or (settings.budget is None and settings.core_radius is None)
     return base.Client(
         start,
         train,
@@ -341,6 +333,30 @@ def client(settings: APPLE) -> base.Client:
         reads_alike=reads_alike,
         rate=rule.rate,
     )
+
+
+def mixes_only(settings: APPLE) -> bool:
+    """Return whether copies under a budget are needed in mixtures alone."""
+    return settings.core_step == "paper" and settings.core_radius is None
+
+
+def mixed_cores(
+    settings: APPLE, offer: base.Copies | base.Rows, C: Tensor, training: base.LocalTraining
+) -> Any:
+    """Return what the mixtures of a round read: the downloaded cores (N, d) or (n, N, d), limited
+    where the settings say so. Copies under a budget that only mixtures need stay in their bank.
+    """
+    objective = training.objective
+    if isinstance(offer, base.Copies):
+        if mixes_only(settings):
+            return objective.copies(offer.bank, offer.index)
+        cores = offer.rows()
+    else:
+        cores = offer.bank
+    if settings.core_radius:
+        members = training.roster.member_mask.to(C.device)
+        cores = bounded(cores, C, training.clients, members, settings.core_radius)
+    return objective.mixing_layout(cores)
 
 
 def bounded(cores: Tensor, C: Tensor, clients: base.Ids, members: Tensor, c: float) -> Tensor:

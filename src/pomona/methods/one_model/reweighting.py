@@ -62,16 +62,7 @@ def reweighted_server(
     def capped_clients(
         w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> dict[int, str]:
-        reasons = {}
-        for name, (low, high) in bounds(ids, roster, round_).items():
-            for i, value, lower, upper in zip(
-                ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
-            ):
-                if not lower * (1 - SLACK) <= value <= upper * (1 + SLACK):
-                    reasons[i] = (
-                        f"{name} {value:.4g}, and its samples make {lower:.4g} to {upper:.4g}; it "
-                        "counts by those"
-                    )
+        reasons = out_of_bounds(uplink, ids, bounds(ids, roster, round_))
         _, c, capped = method_weights(w, uplink, ids, roster, round_)
         shares = (c / c.sum()).tolist(), (capped / capped.sum()).tolist()
         for k, (i, share, capped_share) in enumerate(zip(ids, *shares, strict=True)):
@@ -100,3 +91,18 @@ def reweighted_server(
         capped_clients=capped_clients,
         sums=False,
     )
+
+
+def out_of_bounds(uplink: base.Uplink, ids: base.Ids, bounds: Bounds) -> dict[int, str]:
+    """Return the clients whose numbers are outside their bounds, with a reason."""
+    reasons = {}
+    for name, (low, high) in bounds.items():
+        for i, value, lower, upper in zip(
+            ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
+        ):
+            if not lower * (1 - SLACK) <= value <= upper * (1 + SLACK):
+                reasons[i] = (
+                    f"{name} {value:.4g}, and its samples make {lower:.4g} to {upper:.4g}; it "
+                    "counts by those"
+                )
+    return reasons

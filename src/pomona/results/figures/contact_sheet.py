@@ -67,7 +67,7 @@ def _images(samples: list[Sample], scenario: Scenario) -> plot.Figure:
     for ax in axes.flat[len(samples) :]:
         ax.set_axis_off()
     for ax, sample in zip(axes.flat, samples, strict=False):
-        _draw(ax, sample.image, sample.mask, "upper", len(scenario.dataset.classes))
+        _draw(ax, sample.image, sample.mask, "upper")
         ax.set_title(sample.title, fontsize=8)
     _legend(figure, scenario)
     return figure
@@ -85,7 +85,7 @@ def _volumes(samples: list[Sample], scenario: Scenario) -> plot.Figure:
             image = sample.image.take(index, axis)
             vertical, horizontal = (k for k in range(3) if k != axis)
             aspect = spacing[vertical] / spacing[horizontal]
-            _draw(ax, image, mask, "lower", len(data.classes), aspect)
+            _draw(ax, image, mask, "lower", aspect)
             _sides(ax, data.orientation, vertical, horizontal)
             depth = sample.image.shape[axis]
             ax.set_title(f"{plane}, {index + 1} of {depth}", fontsize=8)
@@ -103,12 +103,7 @@ def _slice_index(sample: Sample, axis: int) -> int:
 
 
 def _draw(
-    ax: Any,
-    image: NDArray[Any],
-    mask: NDArray[Any] | None,
-    origin: str,
-    classes: int,
-    aspect: float = 1.0,
+    ax: Any, image: NDArray[Any], mask: NDArray[Any] | None, origin: str, aspect: float = 1.0
 ) -> None:
     """Draw an image (H, W, C), its mask half transparent over it."""
     channels = image if image.shape[-1] == 3 else image[..., 0]

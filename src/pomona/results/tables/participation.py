@@ -1,8 +1,9 @@
 """Tables of the course of runs: who took part in which rounds, who attacked, and the notes."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from pomona.core.attack import Attack
 from pomona.core.notes import Note
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.record.run_summary import attack_of
@@ -49,16 +50,11 @@ def liars(runs: list[Run]) -> Table:
     """Return one row per client that lied, or that was refused or limited in a run with liars."""
     attacked = [(run, attack) for run in runs if (attack := attack_of(run.result))]
     several = len(attacked) > 1
-    rows = []
-    for run, attack in attacked:
-        for client in range(run.result.clients):
-            name = run.client(client)
-            refused = rounds_naming(name, ((r.round, r.refused) for r in run.result.rounds))
-            limited = rounds_naming(name, ((r.round, r.limited) for r in run.result.rounds))
-            lies = client in attack.clients
-            if lies or refused or limited:
-                row = [name, *[run.label] * several, attack.description if lies else "none"]
-                rows.append([*row, spans(refused), spans(limited)])
+    rows = [
+        [name, *[run.label] * several, *cells]
+        for run, attack in attacked
+        for name, *cells in _treatment(run, attack)
+    ]
     return Table(
         "liars",
         "Attacking clients",
@@ -67,6 +63,19 @@ def liars(runs: list[Run]) -> Table:
         rows,
         range(2 + several),
     )
+
+
+def _treatment(run: Run, attack: Attack) -> Iterator[list[str]]:
+    """Yield the name of each client that lied, was refused or limited, its attack, and the rounds
+    of both.
+    """
+    for client in range(run.result.clients):
+        name, lies = run.client(client), client in attack.clients
+        refused = rounds_naming(name, ((r.round, r.refused) for r in run.result.rounds))
+        limited = rounds_naming(name, ((r.round, r.limited) for r in run.result.rounds))
+        if lies or refused or limited:
+            attempt = attack.description if lies else "none"
+            yield [name, attempt, spans(refused), spans(limited)]
 
 
 def rounds_naming(client: str, lines: Iterable[tuple[int, Iterable[str]]]) -> list[int]:

@@ -1,7 +1,7 @@
 """The comparison page, also as Markdown, CSV and LaTeX."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +140,11 @@ def _markdown(
 ) -> str:
     sections = [f"# {comparison.bench.results['title']}", *opening(comparison)]
     differences = [
-        f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines)
-        for column, lines in sentences(comparison)
-        if lines
+        f"**{column}**\n\n{_bullets(lines)}" for column, lines in sentences(comparison) if lines
     ]
     sections += ["## Where ours differs, and why", *differences] if differences else []
     texts = [markdown(table).rstrip() for table in tables]
-    texts[1:1] = ["\n".join(f"- {line}" for line in warnings)] if warnings else []
+    texts[1:1] = [_bullets(warnings)] if warnings else []
     sections += texts
     sections += [
         f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures
@@ -155,6 +153,10 @@ def _markdown(
     sections += ["## Settings of all runs", f"```toml\n{settings}\n```"] if settings else []
     sections += [f"Made with {line}." for line in _versions(comparison)]
     return "\n\n".join(sections) + "\n"
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _html(
