@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from command_line import command
-from pomona.core.errors import ConfigError, PrivacyError, QuorumError, StorageError
+from pomona.core.errors import ConfigError, PomonaError, PrivacyError, QuorumError, StorageError
 from pomona.privacy import noise
 from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
@@ -25,6 +26,7 @@ from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_decisions import FILE, StudyDecisions
 from test_consent_policy import entry, lines, ruled, submitted
+from test_secure_aggregation import RUN
 from test_studies import decided, own_models, proposals
 from test_study_preflight import checked
 
@@ -312,9 +314,9 @@ def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypa
         patch.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
         assert PrivacyBudget(kit).unknown.epsilon == 1.0
-    with pytest.raises(PrivacyError, match=r"budget\.json was not written on this machine"):
+    with pytest.raises(StorageError, match=r"budget\.json was not written by this silo on this"):
         _ = PrivacyBudget(kit).unknown
-    PrivacyBudget(kit).reseal()
+    own_state.reseal_files(kit / "state")
     assert PrivacyBudget(kit).unknown.epsilon == 1.0
 
 
@@ -348,8 +350,69 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(
     assert own_state.ensure_origin(kit), "the mark is this silo's own still"
     assert entry(federation).status == "pending"
     for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
-        with pytest.raises(PrivacyError, match=r"not (written|made) on this machine"):
+        with pytest.raises(PomonaError, match=r"not (written by this silo|made) on this machine"):
             counted()
+
+
+def replaced_by_an_empty_one(path):
+    path.write_text("{}")
+
+
+def replaced_by_another_machines(path):
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps(tree | {"seal": "0" * 64}))
+
+
+def replaced_by_a_link_to_nothing(path):
+    path.unlink()
+    path.symlink_to("nothing")
+
+
+def replaced_by_this_silos_of_another_study(path):
+    content = own_state.read_own(BaseModelOfAny, path)
+    other = path.parent / "studies/other/state-of" / path.name
+    other.parent.mkdir(parents=True, exist_ok=True)
+    own_state.write_own(other, content)
+    other.replace(path)
+
+
+class BaseModelOfAny(BaseModel, extra="allow"):
+    """Whatever a file has."""
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        replaced_by_an_empty_one,
+        replaced_by_another_machines,
+        replaced_by_a_link_to_nothing,
+        replaced_by_this_silos_of_another_study,
+    ],
+)
+def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(world, replace):
+    """With another ``sums.json`` a silo would sum a change again, over other silos."""
+    federation = world.federation("fedavg", **RUN)
+    federation.run()
+    kit = federation.kits / "silo-0"
+    files = [p for p in (kit / "state").rglob("*.json") if p.name in own_state.SEALED]
+    assert {p.name for p in files} == {
+        f"{name}.json" for name in ("agreement", "asked", "budget", "seen", "sums")
+    }
+    for path in files:
+        original = path.read_bytes()
+        replace(path)
+        line = checked(kit)[0]["state"]
+        assert (line.result, path.name in line.text) == ("failed", True)
+        assert "a kit that was unpacked over this folder" in line.text
+        for action in (
+            lambda: run_node(kit, pytest.fail),
+            lambda path=path: own_state.read_own(BaseModelOfAny, path),
+        ):
+            with pytest.raises(StorageError, match=path.name):
+                action()
+        path.unlink()
+        path.write_bytes(original)
+    assert checked(kit)[0]["state"].result == "ok"
 
 
 class Stores:

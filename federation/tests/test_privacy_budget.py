@@ -205,8 +205,8 @@ def test_a_kill_between_audit_and_file_does_not_lock_the_silo_out(budget, tmp_pa
 def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, TotalLimit())
-    full = BudgetFile.sealed(budget.reservations * MAX_RESERVATIONS)
-    monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_json", lambda *_: full)
+    full = BudgetFile(reservations=budget.reservations * MAX_RESERVATIONS)
+    monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_own", lambda *_: full)
     with pytest.raises(PrivacyError, match="the most it can hold"):
         budget.reserve(claim("two"), data, TotalLimit())
 

@@ -7,19 +7,19 @@ from contextlib import nullcontext
 import pytest
 
 from federation_in_process import deployed, equal, lost
-from pomona.core.errors import ProtocolError, QuorumError
+from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona.core.membership import Membership
 from pomona.record.run_folder import load
 from pomona.storage import checkpoint
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
-from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.masked_part import PastSum, PastSums
+from pomona_federation.silo.own_state import read_own, write_own
 from test_key_renewal import in_round, renewals_and_a_newcomer, renewed
 from test_secure_aggregation import RUN, TERMS, events, on_answer
 from test_studies import decided, own_models, proposals, study_file
@@ -150,6 +150,23 @@ def test_a_change_is_not_summed_over_other_silos_in_a_further_study(world, caplo
     assert [e["silos"] for e in events(federation, "sum")][-3:] == [["silo-0", "silo-1"]] * 3
 
 
+def test_a_further_summed_study_names_its_seed_when_it_is_submitted(world):
+    """By default it would have that of the first, and silos refuse to sum a repeated change over
+    other silos: days later, when all have accepted.
+    """
+    federation = world.federation("fedavg", **RUN)
+    queue, run = StudyQueue(federation.server), Federation.load(federation.toml).study.run
+    run = {key: value for key, value in run.items() if key != "seed"}
+    with pytest.raises(ConfigError, match=r"as in kit, .* set seed = 1 in \[run\]"):
+        queue.submit(study_file(federation, "second", run=run))
+    queue.submit(study_file(federation, "second", run={**run, "seed": 1}))
+    with pytest.raises(ConfigError, match=r"set seed = 2 in \[run\]"):
+        queue.submit(study_file(federation, "third", run=run))
+    queue.submit(study_file(federation, "third", run={**run, "seed": 0}))  # said on purpose
+    plain = {key: value for key, value in run.items() if key != "secure_aggregation"}
+    queue.submit(study_file(federation, "fourth", run=plain))
+
+
 def past_sum(change="1", agreement="2", run="3", terms="4"):
     """A sum by one digit of each of its hashes."""
     fields = {"change": change, "agreement": agreement, "terms": terms}
@@ -175,7 +192,7 @@ def test_a_change_is_summed_over_the_same_silos_alone(tmp_path, differing, refus
     outcome = pytest.raises(ProtocolError, match="another seed") if refused else nullcontext()
     with outcome, PastSums.noting(tmp_path, past_sum(**differing)):
         pass
-    sums = read_json(PastSums, tmp_path / "state" / "sums.json").sums
+    sums = read_own(PastSums, tmp_path / "state" / "sums.json").sums
     new = [] if refused or not differing else [past_sum(**differing)]
     assert list(sums) == [past_sum(), *new]
 
@@ -186,10 +203,10 @@ def test_a_refused_sum_is_not_remembered_and_the_newest_5000_are(tmp_path):
     with pytest.raises(ProtocolError, match="second"), PastSums.noting(tmp_path, past_sum()):
         raise ProtocolError("a second sum of a round")
     assert not path.exists()
-    write_json(path, PastSums(sums=[past_sum(run=f"{n:064x}") for n in range(5000)]))
+    write_own(path, PastSums(sums=[past_sum(run=f"{n:064x}") for n in range(5000)]))
     with PastSums.noting(tmp_path, past_sum(run="f" * 64)):
         pass
-    runs = [past.run for past in read_json(PastSums, path).sums]
+    runs = [past.run for past in read_own(PastSums, path).sums]
     assert runs == [*(f"{n:064x}" for n in range(1, 5000)), "f" * 64]
     assert path.stat().st_size < 2e6
 

@@ -242,10 +242,7 @@ class _Hashed:
 
 def privacy_known(kit: Path) -> list[str]:
     """A line for each privacy reservation in a silo's kit. Raises PrivacyError, StorageError."""
-    return [
-        f"study {r.study}: {r.cost}, since {r.when}"
-        for r in PrivacyBudget(kit, foreign=True).reservations
-    ]
+    return [f"study {r.study}: {r.cost}, since {r.when}" for r in PrivacyBudget(kit).reservations]
 
 
 def effective(manifest: Backup) -> list[str]:
@@ -299,6 +296,9 @@ def restore(
                 f"{file} is not a complete backup ({reason}); use another copy of it"
             ) from None
         _require_fitting(file, manifest, role)
+        (kit / contents.STATE[role]).mkdir(mode=0o700, exist_ok=True)
+        if role == "silo":
+            _seal(kit)
         if role == "silo" and spent is None:
             raise ConfigError(
                 f"{file} cannot know how much privacy this silo spent after {manifest.made}: give "
@@ -309,10 +309,8 @@ def restore(
         token = secrets.token_hex(8)
         for ledger in sorted(kit.rglob(LEDGER)):
             mark(ledger, Restored(token=token, until=trained_until))
-        (kit / contents.STATE[role]).mkdir(mode=0o700, exist_ok=True)
         if role == "silo":
             (kit / "data").mkdir(mode=0o700, exist_ok=True)
-            _seal(kit)
         fields = {"made": manifest.made, "token": token, "trained_until": trained_until}
         write_line(kit / contents.STATE[role], "restored", **fields)
         if role == "silo" and spent:
@@ -334,7 +332,7 @@ def _require_new(folder: Path) -> None:
 def _seal(kit: Path) -> None:
     """Seal the state of a silo's restored kit as this machine's."""
     own_state.mark(kit, policy_sha256(kit))
-    PrivacyBudget(kit).reseal()
+    own_state.reseal_files(kit / contents.STATE["silo"])
     StudyDecisions(kit).reseal()
     for key in sorted((kit / contents.STATE["silo"]).rglob("private/dp/client-*/key")):
         reseal_key(key.parent)

@@ -17,7 +17,7 @@ from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import blocks, opened, publish, writing
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, named_file
+from pomona.core.toml import named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Paused, read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
@@ -26,8 +26,8 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import ROSTER, MemberRegistry, member_ids
 from pomona_federation.server.registry_admin import entries
+from pomona_federation.server.submission import completed, require_other_seed
 from pomona_federation.study import (
-    JUDGING,
     KIT,
     LONGEST,
     TRIALS,
@@ -35,7 +35,6 @@ from pomona_federation.study import (
     RunStudy,
     Study,
     SurveyStudy,
-    TrainingStudy,
     read_study,
     weights_file,
 )
@@ -50,40 +49,6 @@ def require_undrained(run: Path) -> None:
     """Raise Paused if the operator lets no round begin."""
     if draining(run):
         raise Paused(DRAINED)
-
-
-def completed(
-    study: EvaluationStudy, source: StudyAgreement, kit: Path, folder: Path
-) -> EvaluationStudy:
-    """The evaluation with hash and members of the study whose models it evaluates.
-
-    Section task, the network and the seed are taken from that study, unless they are given.
-
-    Args:
-        study: as in its file; ``evaluate.of`` names a study.
-        source: the terms of that study.
-        kit: the server's.
-        folder: that study's.
-
-    Raises ConfigError if no silo has taken part in it.
-    """
-    trained = source.study
-    if not isinstance(trained, TrainingStudy):
-        raise ConfigError(
-            f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which does not train "
-            "models"
-        )
-    clients = {
-        entry.name: client
-        for client, entry in enumerate(entries(kit, None if source.from_kit else folder))
-        if entry.joined is not None and not entry.revoked
-    }
-    if not clients:
-        raise ConfigError(f"no silo has a model of {study.evaluate.of} yet; let it run first")
-    terms = study.evaluate.model_copy(update={"agreement": source.agreement, "models": clients})
-    run: Tree = {key: trained.run[key] for key in JUDGING if key in trained.run} | study.run
-    changes = {"evaluate": terms, "run": run, "task": study.task or trained.task}
-    return study.model_copy(update=changes)
 
 
 STUDIES, SUBMITTED = "studies", "study.json"
@@ -247,6 +212,9 @@ class StudyQueue:
                 raise ConfigError(
                     f"there is a study {study.name!r} already; give this one another name"
                 )
+            require_other_seed(
+                study, [s.submission.study if s.submission else federation.study for s in studies]
+            )
         number = 1 + max((s.submission.number for s in studies if s.submission), default=0)
         terms = federation.terms_of(study)
         with named_file(path):

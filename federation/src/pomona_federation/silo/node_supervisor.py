@@ -277,6 +277,7 @@ def run_node(folder: Path, echo: Callable[[str], None]) -> None:
     os.umask(0o077)
     state = folder / "state"
     origin = own_state.ensure_origin(folder)
+    own_state.require_own_files(folder)
     rule_lines = list(rules(folder, silo, origin))
     with writing(state), locked(state):
         flower_folder = state / "flwr"

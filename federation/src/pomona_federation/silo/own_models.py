@@ -18,9 +18,9 @@ from pomona.personal.model_card import Sources
 from pomona.record import model_file
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.json_store import read_json
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.silo import history
+from pomona_federation.silo.own_state import read_own
 from pomona_federation.silo.row_provenance import names
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement
@@ -59,7 +59,7 @@ def starting_model(
     if not path.exists():
         raise ProtocolError(f"the study evaluates models of {evaluate.of}, but there is no {path}")
     _require_same(source, terms)
-    pinned = read_json(PinnedAgreement, folder / PINNED)
+    pinned = read_own(PinnedAgreement, folder / PINNED)
     trained_rows = pinned.rows if pinned and source.study.view == terms.study.view else None
     if trained_rows not in {None, local.partition.sha256}:
         raise ProtocolError(

@@ -3,10 +3,11 @@ works on a machine.
 
 A kit comes from someone else, and everything in ``state/`` takes effect: noise keys, ledgers,
 budgets, decisions. A seal is a keyed hash by which a silo recognises what was written on its own
-machine: the mark of its state, decisions on studies, noise keys and the privacy budget. The key is
-the machine's id, which the maker of a kit does not know. The mark does not travel: a restored
-backup is marked on the machine where it is restored. ``check`` and ``start`` show the rules in
-force, and their origin.
+machine: the mark of its state, decisions on studies, noise keys, and the files that say what was
+spent, asked, summed, disclosed and pinned, which a kit unpacked over a working silo could replace.
+The key is the machine's id, which the maker of a kit does not know. The mark does not travel: a
+restored backup is marked on the machine where it is restored. ``check`` and ``start`` show the
+rules in force, and their origin.
 """
 
 import hashlib
@@ -15,12 +16,15 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pomona.core.bounds import Sha256, plain
+from pydantic import BaseModel, ValidationError
+
+from pomona.core.bounds import Sha256, first, plain
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import content, writing
 from pomona.core.settings import Settings
@@ -72,6 +76,73 @@ LIMIT_KEYS = (
     "code",
 )
 LONGEST_LINE = 600  # most characters of a line of rules
+M = TypeVar("M", bound=BaseModel)
+DISCLOSED = "disclosed"  # folder of what surveys have reported
+SEALED = frozenset(  # names of the files that decide what a silo may still release, and to whom
+    f"{name}.json"
+    for name in "agreement asked budget member renewed seen sums survey".split()  # noqa: SIM905
+)
+REMEDY = (
+    "a kit that was unpacked over this folder may have brought it: restore a backup with `pomona "
+    "silo restore` into a new folder"
+)
+
+
+class SealedFile(Settings):
+    """A file of a silo's state: its content, and this machine's seal of it and of its path."""
+
+    content: dict[str, Any]
+    seal: Sha256
+
+
+def write_own(path: Path, value: BaseModel) -> None:
+    """Write a file of a silo's state, sealed. Raises as ``write_json`` and ``seal``."""
+    content = value.model_dump(mode="json")
+    write_json(path, SealedFile(content=content, seal=seal("file", _sealed_text(path, content))))
+
+
+def read_own(model: type[M], path: Path) -> M | None:
+    """A file's content as ``write_own`` has written it; None if it is missing.
+
+    Raises StorageError for a file that cannot be read, or was not written on this machine.
+    """
+    if (stored := _sealed_file(path)) is None:
+        return None
+    try:
+        return model.model_validate_json(json.dumps(stored.content))
+    except ValidationError as fault:
+        raise StorageError(f"{path} cannot be read ({first(fault)}); restore a backup") from None
+
+
+def require_own_files(kit: Path) -> None:
+    """Raise StorageError for a file of a silo's state that was not written on this machine."""
+    for path in sorted((kit / "state").rglob("*.json")):
+        if path.name in SEALED or path.parent.name == DISCLOSED:
+            _sealed_file(path)
+
+
+def _sealed_file(path: Path) -> SealedFile | None:
+    """A sealed file, None if it is missing. Raises StorageError for any other one."""
+    if path.is_symlink():  # of nothing, it would count as missing
+        raise StorageError(f"{path} is a link; {REMEDY}")
+    stored = read_json(SealedFile, path, REMEDY)
+    if stored and not sealed(stored.seal, "file", _sealed_text(path, stored.content)):
+        raise StorageError(f"{path} was not written by this silo on this machine; {REMEDY}")
+    return stored
+
+
+def reseal_files(state: Path) -> None:
+    """Seal the files of a restored state as this machine's. Raises StorageError, OSError."""
+    for path in state.rglob("*.json"):
+        with suppress(StorageError):  # of another form
+            if stored := read_json(SealedFile, path):
+                text = _sealed_text(path, stored.content)
+                write_json(path, stored.model_copy(update={"seal": seal("file", text)}))
+
+
+def _sealed_text(path: Path, content: dict[str, Any]) -> str:
+    """What is sealed of a file: its path in the kit, and its content."""
+    return json.dumps([f"/{path}".rpartition("/state/")[2], content], sort_keys=True)
 
 
 class Origin(Settings):

@@ -17,7 +17,6 @@ from pomona.scenario import Scenario
 from pomona.scenario.description import epsilons, largest_groups, unprotected_groups
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
-from pomona_federation.json_store import read_json
 from pomona_federation.silo import kit_checks, own_state, silo_in_study
 from pomona_federation.silo.consent_policy import verdict
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
@@ -134,9 +133,9 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
 
 def _state(folder: Path) -> tuple[None, str]:
     """Check that the state was made on this machine."""
-    return None, "made on this machine" if own_state.origin(
-        folder
-    ) else "empty: this silo has not worked yet"
+    origin = own_state.origin(folder)
+    own_state.require_own_files(folder)
+    return None, "made on this machine" if origin else "empty: this silo has not worked yet"
 
 
 def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
@@ -206,7 +205,7 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             federation,
             f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows",
         )
-    pinned = read_json(PinnedAgreement, silo.state / PINNED)
+    pinned = own_state.read_own(PinnedAgreement, silo.state / PINNED)
     if pinned and pinned.agreement != current:
         raise ProtocolError(
             f"{folder / 'federation.toml'} says {current[:16]}, this silo began with "

@@ -26,9 +26,8 @@ from pomona.data.settings import DataSettings
 from pomona.privacy.accounting import ROUNDING
 from pomona.storage.lock import waiting_lock
 from pomona_federation.audit_log import complete_lines, write_line
-from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
-from pomona_federation.silo.own_state import seal
+from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.settings import (
     MOST_SOURCES,
     DataSource,
@@ -143,16 +142,9 @@ class Reservation(Settings):
 
 
 class BudgetFile(Settings):
-    """All reservations, oldest first; ``seal``: this machine's, over all of them."""
+    """All reservations, oldest first."""
 
     reservations: Annotated[tuple[Reservation, ...], Field(max_length=MAX_RESERVATIONS)] = ()
-    seal: Sha256
-
-    @classmethod
-    def sealed(cls, reservations: Iterable[Reservation]) -> "BudgetFile":
-        """Sealed reservations. Raises StorageError if the machine has no id."""
-        entries = tuple(reservations)
-        return cls(reservations=entries, seal=_seal(entries))
 
 
 @dataclass(frozen=True)
@@ -163,21 +155,14 @@ class PrivacyBudget:
     """
 
     kit: Path
-    foreign: bool = False  # whether another machine's budget, from a backup, is accepted
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
         """All of them, oldest first.
 
-        Raises PrivacyError if the file recorded in the audit log is gone, or was not written on
-        this machine.
+        Raises PrivacyError if the file recorded in the audit log is gone.
         """
-        if budget := read_json(BudgetFile, self._path):
-            if not self.foreign and budget.seal != _seal(budget.reservations):
-                raise PrivacyError(
-                    f"{self._path} was not written on this machine; what was spent is unknown: "
-                    "restore it by `pomona silo restore`, with --spent"
-                )
+        if budget := read_own(BudgetFile, self._path):
             return budget.reservations
         log = self.kit / "state" / "audit.jsonl"
         if log.exists() and any(line.get("event") == RESERVED for line in complete_lines(log)):
@@ -253,11 +238,6 @@ class PrivacyBudget:
         with writing(self._path), self._lock():
             self._enter(self.reservations, claim, cost, ())
 
-    def reseal(self) -> None:
-        """Seal a restored kit's budget as this machine's."""
-        if self._path.exists():
-            self._write(PrivacyBudget(self.kit, foreign=True).reservations)
-
     @property
     def unknown(self) -> Cost:
         """Total spent after backups by runs unknown to them; any study may have spent it."""
@@ -306,7 +286,7 @@ class PrivacyBudget:
         return [r for r in self.reservations if r.applies_to(data)]
 
     def _write(self, reservations: Iterable[Reservation]) -> None:
-        write_json(self._path, BudgetFile.sealed(reservations))
+        write_own(self._path, BudgetFile(reservations=tuple(reservations)))
 
     @property
     def _path(self) -> Path:
@@ -361,10 +341,6 @@ def _sum(reservations: Iterable[Reservation]) -> Cost:
         ),
         Cost(),
     )
-
-
-def _seal(reservations: tuple[Reservation, ...]) -> str:
-    return seal("budget", "\n".join(r.model_dump_json() for r in reservations))
 
 
 def _finite(epsilon: float) -> float | None:

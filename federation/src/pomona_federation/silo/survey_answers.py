@@ -17,7 +17,6 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.data.settings import DataSettings
 from pomona.storage.lock import locked
-from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import (
     Body,
     Hello,
@@ -27,6 +26,7 @@ from pomona_federation.messages.message_bodies import (
     SurveyQuestion,
     Task,
 )
+from pomona_federation.silo.own_state import DISCLOSED, read_own, write_own
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.settings import (
     MOST_SOURCES,
@@ -42,7 +42,6 @@ from pomona_federation.silo.task_policy import TaskPolicy
 from pomona_federation.survey import silo as answers
 from pomona_federation.survey.settings import FiguresReply, SurveySettings
 
-DISCLOSED = "disclosed"
 ALREADY_ANSWERED = (
     "this silo was asked a different question at this step, and answers each step only once"
 )
@@ -109,7 +108,7 @@ def disclosed_before(silo: Silo) -> tuple[DisclosedData, Path]:
     that are asked for now.
     """
     folder, current = silo.folder / "state" / DISCLOSED, hashed(sources(silo.file.data))
-    files = {path: read_json(DisclosedData, path) for path in sorted(folder.glob("*.json"))}
+    files = {path: read_own(DisclosedData, path) for path in sorted(folder.glob("*.json"))}
     overlapping = [
         (record, path) for path, record in files.items() if record and shared(record.data, current)
     ]
@@ -142,7 +141,7 @@ def _labels(data: DataSettings) -> str:
 def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> SurveyAnswer:
     """Answer a step; raises ProtocolError for a different question than that step's first."""
     path = silo.state / ANSWERS
-    previous = read_json(GivenAnswers, path) or GivenAnswers()
+    previous = read_own(GivenAnswers, path) or GivenAnswers()
     if answer := previous.given.get(question.digest):
         return answer
     if any(
@@ -165,18 +164,18 @@ def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> S
     else:
         silo.reserve(question.run)
         previous = previous.model_copy(update={"asked": question.digest})
-        write_json(path, previous)
+        write_own(path, previous)
         record, disclosed = disclosed_before(silo)
         reply, every = answers.figures(
             survey, question.figures, silo.file.data, silo.member, record.figures
         )
-        write_json(disclosed, record.model_copy(update={"figures": every}))
+        write_own(disclosed, record.model_copy(update={"figures": every}))
         answer = SurveyAnswer(**fields, figures=reply)
         if survey.noise:
             PrivacyBudget(silo.folder).note_spent(
                 question.agreement, question.run, survey.noise.epsilon
             )
-    write_json(
+    write_own(
         path, previous.model_copy(update={"given": {**previous.given, question.digest: answer}})
     )
     audited(
