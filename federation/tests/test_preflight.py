@@ -26,11 +26,12 @@ from pomona_federation.certificates import certificate, private, valid
 from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.server import registry_admin
-from pomona_federation.silo import kept_data, preflight, silo_report, silo_scenario
+from pomona_federation.silo import kept_data, own_state, preflight, silo_report, silo_scenario
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.server_requests import ask_health
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_in_study import PinnedAgreement
 from pomona_federation.task_settings import TaskSettings, of_files
 
 SILO = """
@@ -394,9 +395,10 @@ def test_an_agreement_that_was_changed_is_refused(tmp_path):
     folder, _ = kit(tmp_path)
     (folder / "state").mkdir()
     pin = folder / "state" / "agreement.json"
-    pin.write_text(json.dumps({"agreement": Federation.load(folder / "federation.toml").agreement}))
+    agreement = Federation.load(folder / "federation.toml").agreement
+    own_state.write_own(pin, PinnedAgreement(agreement=agreement))
     assert checks(folder)[0]["agreement"].result == "ok"
-    pin.write_text(json.dumps({"agreement": "0" * 64}))
+    own_state.write_own(pin, PinnedAgreement(agreement="0" * 64))
     lines, _, code = checks(folder)
     assert (lines["agreement"].result, code) == ("failed", ProtocolError.code)
 
