@@ -7,7 +7,7 @@ to agree to.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -212,9 +212,7 @@ class StudyQueue:
                 raise ConfigError(
                     f"there is a study {study.name!r} already; give this one another name"
                 )
-            require_other_seed(
-                study, [s.submission.study if s.submission else federation.study for s in studies]
-            )
+            require_other_seed(study, [federation.study, *_submissions(studies)])
         number = 1 + max((s.submission.number for s in studies if s.submission), default=0)
         terms = federation.terms_of(study)
         with named_file(path):
@@ -405,6 +403,10 @@ class StudyQueue:
         with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(folder / SUBMITTED, submission)
+
+
+def _submissions(studies: Iterable[QueuedStudy]) -> list[Study]:
+    return [study.submission.study for study in studies if study.submission]
 
 
 @lru_cache(maxsize=100)

@@ -9,8 +9,6 @@ from pomona_federation.agreement import StudyAgreement
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.study import JUDGING, EvaluationStudy, Study, SurveyStudy, TrainingStudy
 
-SUMS = "secure_aggregation"
-
 
 def completed(
     study: EvaluationStudy, source: StudyAgreement, kit: Path, folder: Path
@@ -55,13 +53,17 @@ def require_other_seed(study: Study, earlier: Sequence[Study | None]) -> None:
 
     Raises ConfigError with a seed that none has.
     """
-    if isinstance(study, SurveyStudy) or SUMS not in study.run:
-        return
-    summed = [s for s in earlier if s and not isinstance(s, SurveyStudy) and SUMS in s.run]
-    seeds = {int(s.run.get("seed", 0)): s.name for s in summed}
-    if "seed" not in study.run and 0 in seeds:
+    seeds = {seed: s.name for s in earlier if s and (seed := _summed_seed(s)) is not None}
+    if _summed_seed(study) == 0 in seeds and "seed" not in getattr(study, "run", {}):
         raise ConfigError(
             f"run.seed is 0 unless set, as in {seeds[0]}, whose changes were summed too: silos "
             "repeat their first change, and refuse to sum it if a silo's rows, the silos, or "
             f"max_norm have changed since; set seed = {max(seeds) + 1} in [run]"
         )
+
+
+def _summed_seed(study: Study) -> int | None:
+    """The seed of a study with secure aggregation; None for any other."""
+    if isinstance(study, SurveyStudy) or "secure_aggregation" not in study.run:
+        return None
+    return int(study.run.get("seed", 0))
