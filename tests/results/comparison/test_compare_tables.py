@@ -7,7 +7,6 @@ from pomona.experiments.reference import AVERAGES, read_reference
 from pomona.experiments.suite import read_suite
 from pomona.metrics.metric import METRICS
 from pomona.results.comparison import ComparisonRow, Printed
-from pomona.results.tables.cost import converged
 
 HEAD = 'title = "t"\naverage = "last"\n'
 
@@ -51,13 +50,6 @@ def test_a_mistake_in_a_file_of_numbers_is_named(text, message, tmp_path):
         read_reference(tmp_path / "a.toml")
     assert str(fault.value).startswith(f"{tmp_path / 'a.toml'}: ")
     assert message in str(fault.value)
-
-
-def test_convergence_is_the_first_round_with_99_percent_of_the_best():
-    # 0.99 x 0.905 = 0.896: round 4.
-    assert converged([2, 4, 6], [0.5, 0.9, 0.905]) == 4
-    assert converged([1, 2], [None, 0.3]) == 2
-    assert converged([1], [None]) is None
 
 
 def test_an_average_is_over_clients_or_over_samples():
