@@ -292,19 +292,8 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
         "data.client_column=hospital",
         "rounds=1",
     ]
-    call(
-        capsys,
-        "run",
-        "separate",
-        "--data",
-        "table",
-        *settings,
-        "lr=0.1",
-        "workers=1",
-        "--out",
-        tmp_path / "r",
-        "--no-report",
-    )
+    options = ["lr=0.1", "workers=1", "--no-report", "--out"]
+    call(capsys, "run", "separate", "--data", "table", *settings, *options, tmp_path / "r")
     for number, name in enumerate(("North", "Södra [red]")):
         question = (
             "predict",
@@ -489,49 +478,19 @@ def nan_pixel(folder):
 
 
 BAD = {
-    "unknown data set": (None, ["run", "fedavg", "--data", "mnits"], 2, ["mnits", "mnist"]),
-    "unknown method": (None, ["run", "aple"], 2, ["aple", "apple", "module:Class"]),
-    "unknown partition": (None, ["run", "apple", "--partition", "practicl"], 2, ["practical"]),
-    "unknown key": (None, ["run", "apple", "method.lamda=1"], 2, ["method.lamda"]),
-    "value out of range": (None, ["run", "apple", "rounds=0"], 2, ["rounds = 0"]),
-    "no such option": (None, ["run", "apple", "--datta", "digits"], 2, ["--datta"]),
-    "missing files": (
-        None,
-        ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"],
-        3,
-        ["mnist", "not found"],
-    ),
-    "truncated gzip": (
-        truncated,
-        ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"],
-        3,
-        ["train-images"],
-    ),
-    "label out of range": (
-        wrong_labels,
-        ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"],
-        3,
-        ["77"],
-    ),
-    "NaN pixel": (
-        nan_pixel,
-        ["run", "fedavg", "--data", "arrays", "data.path={here}/own.npz"],
-        3,
-        ["own.npz", "17"],
-    ),
-    "client without samples": (
-        None,
-        ["run", "fedavg", "--data", "digits", "data.train_limit=20", "clients=30"],
-        3,
-        ["client"],
-    ),
-    "image too small": (
-        None,
-        ["run", "fedavg", "--data", "digits", "model.name=lenet"],
-        2,
-        ["lenet", "8x8"],
-    ),
-    "no data folder": (None, ["run", "fedavg", "--data", "cifar10"], 3, ["POMONA_DATA"]),
+    "unknown data set": (None, "fedavg --data mnits", 2, ["mnits", "mnist"]),
+    "unknown method": (None, "aple", 2, ["aple", "apple", "module:Class"]),
+    "unknown partition": (None, "apple --partition practicl", 2, ["practical"]),
+    "unknown key": (None, "apple method.lamda=1", 2, ["method.lamda"]),
+    "value out of range": (None, "apple rounds=0", 2, ["rounds = 0"]),
+    "no such option": (None, "apple --datta digits", 2, ["--datta"]),
+    "missing files": (None, "fedavg --data mnist --data-dir {here}", 3, ["mnist", "not found"]),
+    "truncated gzip": (truncated, "fedavg --data mnist --data-dir {here}", 3, ["train-images"]),
+    "label out of range": (wrong_labels, "fedavg --data mnist --data-dir {here}", 3, ["77"]),
+    "NaN pixel": (nan_pixel, "fedavg --data arrays data.path={here}/own.npz", 3, ["own.npz", "17"]),
+    "no samples": (None, "fedavg --data digits data.train_limit=20 clients=30", 3, ["client"]),
+    "image too small": (None, "fedavg --data digits model.name=lenet", 2, ["lenet", "8x8"]),
+    "no data folder": (None, "fedavg --data cifar10", 3, ["POMONA_DATA"]),
 }
 
 
@@ -539,12 +498,12 @@ BAD = {
 def test_bad_input_is_one_line_an_exit_code_and_nothing_written(
     case, capsys, tmp_path, monkeypatch
 ):
-    prepare, argv, code, expected = BAD[case]
+    prepare, command, code, expected = BAD[case]
     monkeypatch.delenv("POMONA_DATA", raising=False)
     if prepare:
         prepare(tmp_path)
-    argv = [w.format(here=tmp_path) for w in argv]
-    got, stdout, err = call(capsys, *argv, "--out", tmp_path / "run")
+    argv = command.format(here=tmp_path).split()
+    got, stdout, err = call(capsys, "run", *argv, "--out", tmp_path / "run")
     assert got == code, err
     assert stdout == ""
     assert len(err.strip().splitlines()) == 1, err

@@ -173,25 +173,13 @@ def test_quotes_and_byte_order_mark(tmp_path):
 BAD = {
     "short row": ("1,2,0\n3,0\n", {}, "line 2: 2 cells, not 3"),
     "long row": ("1,2,0\n\n3,4,5,0\n", {}, "line 3: 4 cells, not 3"),
-    "no number": (
-        "1,2,0\n3,x,0\n",
-        {},
-        "column 1: 1 of 2 are not finite numbers, first 'x' in line 2",
-    ),
+    "no number": ("1,2,0\n3,x,0\n", {}, "column 1: 1 of 2 are not finite numbers, first 'x' in line 2"),
     "underscores": ("1,2,0\n3,1_2,0\n", {}, "first '1_2' in line 2"),
     "empty cell": ("1,,0\n", {}, "column 1: 1 of 1 cells are gaps, first '' in line 1"),
     "nan": ("1,nan,0\n", {}, "column 1: 1 of 1 cells are gaps, first 'nan' in line 1"),
-    "infinite": (
-        "1,-inf,0\n",
-        {},
-        "column 1: 1 of 1 are not finite numbers, first '-inf' in line 1",
-    ),
+    "infinite": ("1,-inf,0\n", {}, "column 1: 1 of 1 are not finite numbers, first '-inf' in line 1"),
     "too large": ("1,1e39,0\n", {}, "not finite numbers, first '1e39'"),
-    "no label": (
-        "1,2,\n",
-        {},
-        "label column 2: 1 of 1 are empty, first in line 1; every row needs a label",
-    ),
+    "no label": ("1,2,\n", {}, "label column 2: 1 of 1 are empty, first in line 1; every row needs a label"),
     "unknown class": (
         "1,2,no\n1,2,yas\n",
         {"classes": ("no", "yes")},
@@ -203,11 +191,7 @@ BAD = {
         "label column 2: 1 of 2 are not finite numbers, first 'a'",
     ),
     "empty file": ("", {}, "is empty"),
-    "header only": (
-        "a,b,c\n",
-        {"header": True},
-        "bad.csv names its columns but has no rows; add some",
-    ),
+    "header only": ("a,b,c\n", {"header": True}, "bad.csv names its columns but has no rows; add some"),
     "a long cell": (
         f"{'1' * 131_073},2,3\n",  # one character more than csv.field_size_limit()
         {},
@@ -231,17 +215,13 @@ BAD = {
         "no column 'sick'; known: a, b, c",
     ),
     "no such number": ("1,2,3\n", {"label_column": 3, "exact": ConfigError}, "columns are 0 to 2"),
-    "no label column": (
-        "1,2,3\n",
-        {"label_column": None, "exact": ConfigError},
-        "set data.label_column",
-    ),
+    "no label column": ("1,2,3\n", {"label_column": None, "exact": ConfigError}, "set data.label_column"),
     "no flag": (
         "1,2,3\n",
         {"targets": "multilabel"},
         "label column 2: 1 of 1 are not flags 0 or 1, first '3' in line 1",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -238,10 +238,7 @@ BAD_SERIES = {
         r"slices are missing between s004.dcm and s003.dcm: distance 5, elsewhere 2.5",
     ),
     "none": (lambda folder: [path.unlink() for path in folder.iterdir()], "no DICOM file"),
-    "a damaged slice": (
-        lambda folder: (folder / "s003.dcm").write_bytes(b"?"),
-        r"cannot read the image .*s003.dcm",
-    ),
+    "a damaged slice": (lambda folder: (folder / "s003.dcm").write_bytes(b"?"), r"cannot read the image .*s003.dcm"),
     "twice": (
         lambda folder: (folder / "t.dcm").write_bytes((folder / "s000.dcm").read_bytes()),
         "at the same position",
@@ -263,7 +260,7 @@ BAD_SERIES = {
         ),
         "have no order",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_SERIES)

@@ -87,22 +87,14 @@ BAD = {
     "no y_test": ({"x": X, "y": Y, "x_test": X}, {}, "no array 'y_test'"),
     "counts": ({"x": X, "y": Y[:3]}, {}, "array x has 4 rows but"),
     "no rows": ({"x": X[:0], "y": Y[:0]}, {}, "has no rows; give some"),
-    "nan": (
-        {"x": _nan(X, 2), "y": Y},
-        {},
-        "array x: 1 rows hold NaN, infinite or too large numbers, first row 2",
-    ),
+    "nan": ({"x": _nan(X, 2), "y": Y}, {}, "array x: 1 rows hold NaN, infinite or too large numbers, first row 2"),
     "nan in the test part": (
         {"x": X, "y": Y, "x_test": _nan(X, 1), "y_test": Y},
         {},
         "array x_test: 1 rows hold NaN",
     ),
     "beyond float32": ({"x": X * 1e300, "y": Y}, {}, "first row 0"),
-    "negative label": (
-        {"x": X, "y": Y - 1},
-        {},
-        "1 labels are not class numbers from 0 to 99999, first -1 in row 0",
-    ),
+    "negative label": ({"x": X, "y": Y - 1}, {}, "1 labels are not class numbers from 0 to 99999, first -1 in row 0"),
     "label of no class": (
         {"x": X, "y": Y},
         {"classes": ("a", "b")},
@@ -114,52 +106,24 @@ BAD = {
     "objects": ({"x": X.astype(object), "y": Y}, {}, "pickle is never read"),
     "complex": ({"x": X.astype(complex), "y": Y}, {}, "store numbers or texts"),
     "scalar": ({"x": np.array(1.0), "y": Y}, {}, "one entry per row"),
-    "vector": (
-        {"x": X[:, 0], "y": Y},
-        {},
-        "x is float64 (4,); images are (N, H, W) or (N, H, W, C)",
-    ),
-    "images of 32 bits": (
-        {"x": IMAGES.astype(np.int32), "y": Y},
-        {},
-        "float32, not int32; store one of these",
-    ),
+    "vector": ({"x": X[:, 0], "y": Y}, {}, "x is float64 (4,); images are (N, H, W) or (N, H, W, C)"),
+    "images of 32 bits": ({"x": IMAGES.astype(np.int32), "y": Y}, {}, "float32, not int32; store one of these"),
     "images of flags": ({"x": IMAGES > 7, "y": Y}, {}, "float32, not bool"),
-    "a pixel that is not a number": (
-        {"x": _nan(IMAGES / 255, 2), "y": Y},
-        {},
-        "x: 1 rows hold NaN",
-    ),
-    "a pixel beyond float32": (
-        {"x": IMAGES * 1e300, "y": Y},
-        {},
-        "x: 4 rows hold NaN, infinite or too large",
-    ),
+    "a pixel that is not a number": ({"x": _nan(IMAGES / 255, 2), "y": Y}, {}, "x: 1 rows hold NaN"),
+    "a pixel beyond float32": ({"x": IMAGES * 1e300, "y": Y}, {}, "x: 4 rows hold NaN, infinite or too large"),
     "volumes without channels": ({"x": np.zeros((4, 6, 6, 6)), "y": Y}, {}, "1 if gray"),
     "images without rows": ({"x": np.zeros((4, 0, 6)), "y": Y}, {}, "no empty axis"),
     "channels first": ({"x": np.zeros((4, 3, 6, 6), np.uint8), "y": Y}, {}, "channels last"),
-    "infinite target": (
-        {"x": X, "y": X[:, 0] + np.inf},
-        {"targets": "regression"},
-        "array y: 4 rows hold NaN",
-    ),
-    "text targets": (
-        {"x": X, "y": Y.astype(str)},
-        {"targets": "regression"},
-        "regression needs numbers",
-    ),
+    "infinite target": ({"x": X, "y": X[:, 0] + np.inf}, {"targets": "regression"}, "array y: 4 rows hold NaN"),
+    "text targets": ({"x": X, "y": Y.astype(str)}, {"targets": "regression"}, "regression needs numbers"),
     "flag of two": (
         {"x": X, "y": np.eye(4) * 2},
         {"targets": "multilabel"},
         "4 rows hold flags other than 0 and 1, first row 0",
     ),
-    "parts of different width": (
-        {"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y},
-        {},
-        "same shape",
-    ),
+    "parts of different width": ({"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y}, {}, "same shape"),
     "classes named twice": ({"x": X, "y": Y}, {"classes": ("a", "b", "a")}, "same name"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD)

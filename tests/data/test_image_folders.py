@@ -278,6 +278,12 @@ def test_folders_of_patients_with_the_same_few_files_are_not_classes_in_silence(
     images(tmp_path / "a", f"{parts[0]}/{parts[0]}-t2f")
     assert note not in notes(dataset(tmp_path / "a"))
     assert note not in notes(dataset(tree(tmp_path / "b", "cat+dog+cow")))
+    assert note not in notes(dataset(tree(tmp_path / "faces", "s1+s2+s3", n=10)))
+    images(tmp_path / "c", *(f"grade{k}/P{k}{j}/{m}" for k in range(3) for j in "ab" for m in "xy"))
+    assert note not in notes(dataset(tmp_path / "c", folders=["class", "patient"]))
+    lines = [f"c/grade{k}/P{k}{j}/{m}.png,{k}\n" for k in range(3) for j in "ab" for m in "xy"]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(lines))
+    assert note not in notes(dataset(tmp_path / "list.csv"))
 
 
 @pytest.mark.parametrize("session", ["", "ses-1", "ses-*"])

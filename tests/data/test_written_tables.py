@@ -365,6 +365,10 @@ def test_a_file_of_another_format_is_named(tmp_path, magic, name):
     assert "not CSV" in message
 
 
+def test_an_empty_line_below_one_row_of_cells_between_blanks(tmp_path):
+    assert table(tmp_path / "a.txt", "age y\n40 0\n\n41 1\n").x[:, 0].tolist() == [40, 41]
+
+
 def test_feather_of_version_1_is_named(tmp_path):
     (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(64))
     assert "Feather of version 1" in refused(tmp_path / "a.feather")

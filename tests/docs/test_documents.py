@@ -26,20 +26,10 @@ from representatives import drawn
 
 ROOT = Path(__file__).parents[2]
 FIRST_STEPS = ROOT / "docs/guides/first-steps.md"
-DOCUMENTS = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *(ROOT / "reproduction").rglob("README.md"),
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "skills").rglob("*.md"),
-        *(ROOT / "federation").glob("*.md"),
-        *(ROOT / "docs/guides").glob("*.md"),
-        *(ROOT / "docs/internals").glob("*.md"),
-        *(ROOT / "docs/notebooks").glob("*.*"),
-        *(ROOT / "docs/performance").glob("*.md"),
-        *(ROOT / "docs/results").glob("*.md"),
-    ]
-)
+PATTERNS = ["*.md", "docs/*.md", "federation/*.md", "reproduction/**/README.md", "skills/**/*.md"]
+PATTERNS += [f"docs/{name}/*.md" for name in ("guides", "internals", "performance", "results")]
+PATTERNS += ["docs/notebooks/*.*"]
+DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 LONG_GUIDES = {
     *("SKILL", "add-a-method", "first-steps", "own-data"),
     *("privacy-audit", "python", "read-a-report", "suites"),

@@ -33,19 +33,11 @@ def result(evaluations):
 def test_the_round_is_chosen_on_validation_and_judged_on_test():
     # Validation means 0.4, 0.7, 0.7: the first best is round 2, whose test mean (0.2 + 0.6) / 2 is
     # not the best.
+    validated = {1: (0.3, 0.5), 2: (0.6, 0.8), 3: (0.7, 0.7)}
+    tested = {1: (0.9, 0.9), 2: (0.2, 0.6), 3: (0.5, 1.0)}
+    evaluations = [evaluation(r, "validation", a) for r, a in validated.items()]
     numbers = figures(
-        result(
-            [
-                *(
-                    evaluation(r, "validation", a)
-                    for r, a in ((1, (0.3, 0.5)), (2, (0.6, 0.8)), (3, (0.7, 0.7)))
-                ),
-                *(
-                    evaluation(r, "test", a)
-                    for r, a in ((1, (0.9, 0.9)), (2, (0.2, 0.6)), (3, (0.5, 1.0)))
-                ),
-            ]
-        )
+        result([*evaluations, *(evaluation(r, "test", a) for r, a in tested.items())])
     )
     moments = numbers["models"]["personal, trained"]
     assert numbers["validation"] == {"value": pytest.approx(0.7), "round": 2}

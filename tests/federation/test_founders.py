@@ -155,17 +155,9 @@ def test_words_of_a_client_that_comes_later_are_unknown(tmp_path):
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     data = {"name": "text", "path": tmp_path / "rows.csv", "label_column": "y"}
     data |= {"text_columns": ["text"], "client_column": "site"}
+    config = {"method": "fedavg", "data": data, "model": "fasttext", "lr": 0.1, "rounds": 1}
     vocabularies = [
-        Scenario.prepare(
-            Config(
-                method="fedavg",
-                data=data,
-                model="fasttext",
-                lr=0.1,
-                rounds=1,
-                membership=membership,
-            )
-        ).dataset.words
+        Scenario.prepare(Config(**config, membership=membership)).dataset.words
         for membership in ({}, LATE[0])
     ]
     assert {*vocabularies[0]} == {"same", "worda", "wordb", "wordc"}

@@ -225,17 +225,8 @@ def test_kinds_of_later_versions_are_passed_over(run):
 CONFIGS = {
     "private": {
         "privacy": {
-            "noise_multiplier": 1.0,
-            "max_grad_norm": 1.0,
-            "delta": 1e-3,
-            "seed": 1,
-            "acknowledge": [
-                "metrics",
-                "sample-counts",
-                "training-loss",
-                "class-names",
-                "unlimited-epsilon",
-            ],
+            "noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1,
+            "acknowledge": ["metrics", "sample-counts", "training-loss", "class-names", "unlimited-epsilon"],
         }
     },
     "unseen": {
@@ -248,7 +239,7 @@ CONFIGS = {
         "data": {"name": "test_reading:flags", "targets": "multilabel"},
         "partition": {"name": "iid"},
     },
-}
+}  # fmt: skip
 X = np.random.Generator(np.random.Philox(3)).normal(size=(100, 4)).astype(np.float32)
 
 

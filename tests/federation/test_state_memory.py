@@ -43,14 +43,8 @@ def watched(folder, share, workers, stop=0):
     """A run, resumed if started: (exit code, bytes in files, peak of one process beyond
     imports).
     """
-    command = [
-        sys.executable,
-        state_memory_run.__file__,
-        str(folder),
-        str(share),
-        str(workers),
-        str(stop),
-    ]
+    command = [sys.executable, state_memory_run.__file__]
+    command += map(str, (folder, share, workers, stop))
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": DISK}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -19,45 +19,19 @@ from pomona.simulation import simulate
 
 LR, ROUNDS, SIZE = 0.1, 3, 8
 EXACT = [
-    "fedavg",
-    "fedamp",
-    "apple",
-    {"name": "apple", "budget": 1},
-    {"name": "apple", "core_step": "local"},
-    {"name": "fedala", "sample_share": 1.0},
-    "fedper",
-    "ditto",
-    "fedfomo",
-    "scaffold",
-    "pfedme",
-    "per-fedavg",
-    "fedbabu",
-    "mocha",
-    "pgfed",
-    "fednova",
-]
+    "fedavg", "fedamp", "apple", {"name": "apple", "budget": 1}, {"name": "apple", "core_step": "local"},
+    {"name": "fedala", "sample_share": 1.0}, "fedper", "ditto", "fedfomo", "scaffold", "pfedme", "per-fedavg", "fedbabu",
+    "mocha", "pgfed", "fednova",
+]  # fmt: skip
 INSEPARABLE = {
-    "moon": "outputs",
-    "fedphp": "outputs",
-    "fed-rod": "outputs",
-    "feddbe": "features",
-    "fedproto": "features",
-    "fedpac": "features",
-    "fedas": "outputs",
-    "fedphp+ala": "outputs",
-    "pfedfda": "features",
+    **dict.fromkeys(("moon", "fedphp", "fed-rod", "fedas", "fedphp+ala", "auto", "perfcl"), "outputs"),
+    **dict.fromkeys(("feddbe", "fedproto", "fedpac", "pfedfda", "gpfl"), "features"),
+    **dict.fromkeys(("ffa-lora", "fedsa-lora", "feddpa"), "low-rank"),
+    **dict.fromkeys(("ifca", "floco"), "initial models"),
     "fedavg-data": "samples of other clients",
-    "ifca": "initial models",
-    "floco": "initial models",
-    "ffa-lora": "low-rank",
-    "fedsa-lora": "low-rank",
-    "feddpa": "low-rank",
     "partialfed": "divides batches",
-    "auto": "outputs",
     "fenda": "model.bodies",
-    "gpfl": "features",
-    "perfcl": "outputs",
-}
+}  # fmt: skip
 
 
 def in_order(rows, pass_):

@@ -62,12 +62,8 @@ class Bare:
     """No method."""
 '''
 PRIVACY = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "delta": 1e-3,
-    "epsilon_budget": 1000.0,
-    "seed": 1,
-}
+    "noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "epsilon_budget": 1000.0, "seed": 1,
+}  # fmt: skip
 
 
 @pytest.fixture

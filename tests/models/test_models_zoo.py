@@ -12,18 +12,9 @@ from torch.nn import functional
 from pomona.models import MODELS, ModelSettings, build
 
 IMAGES = (
-    "cnn",
-    "efficientnet-lite0",
-    "fomo-cnn",
-    "lenet",
-    "lenet5",
-    "logistic",
-    "mcmahan-cnn",
-    "mlp",
-    "resnet18",
-    "small",
+    "cnn", "efficientnet-lite0", "fomo-cnn", "lenet", "lenet5", "logistic", "mcmahan-cnn", "mlp", "resnet18", "small",
     "vgg11",
-)
+)  # fmt: skip
 
 
 def conv(inputs, outputs, kernel, bias=True):

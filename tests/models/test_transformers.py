@@ -35,13 +35,9 @@ WINDOWS = {
     "drop_path_rate": 0.0,
 }
 TEXT = {
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
 SMALL = dict.fromkeys(IMAGES, IMAGE) | dict.fromkeys(TEXTS, TEXT)
 SMALL |= {name: {**IMAGE, "intermediate_size": 8} for name in ("beit", "deit", "vit")}
 SMALL |= {name: {**STAGES, "num_stages": 2} for name in ("convnext", "convnextv2")}
@@ -52,24 +48,14 @@ SMALL |= {
     "albert": {**TEXT, "embedding_size": 4},
     "electra": {**TEXT, "embedding_size": 4},
     "distilbert": {
-        "dim": 8,
-        "n_layers": 2,
-        "n_heads": 2,
-        "hidden_dim": 8,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "seq_classif_dropout": 0.0,
+        "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 8,
+        "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0,
     },
     "modernbert": {
         **{k: v for k, v in TEXT.items() if "dropout" not in k},
-        "pad_token_id": 3,
-        "eos_token_id": 2,
-        "bos_token_id": 1,
-        "cls_token_id": 1,
-        "sep_token_id": 2,
-        "local_attention": 4,
+        "pad_token_id": 3, "eos_token_id": 2, "bos_token_id": 1, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 4,
     },
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

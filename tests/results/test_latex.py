@@ -55,8 +55,9 @@ def test_a_small_table_is_one_with_booktabs_rules():
     assert text.count(r"\begin{table}") == 1
 
 
-def test_a_title_that_is_a_question_ends_in_its_own_mark():
-    assert r"\caption{Better? Note.}" in latex(replace(TABLE, title="Better?"))
+def test_a_title_ends_in_one_mark():
+    for title, text in (("Better?", "Better?"), ("Test accuracy in %", r"Test accuracy in \%.")):
+        assert rf"\caption{{{text} Note.}}" in latex(replace(TABLE, title=title))
 
 
 def test_a_wide_and_long_table_comes_in_parts_that_hold_every_cell_once():

@@ -166,21 +166,9 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("pomona.cli.progress.refresh", record_page)
     options = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
+    command = f"run fedavg --data digits {options} --live --out {tmp_path / 'run'} --figures"
     with pytest.raises(SystemExit, match="0"):
-        main(
-            [
-                "run",
-                "fedavg",
-                "--data",
-                "digits",
-                *options.split(),
-                "--live",
-                "--figures",
-                "CSV, svg",
-                "--out",
-                str(tmp_path / "run"),
-            ]
-        )
+        main([*command.split(), "CSV, svg"])
     # Two rounds take less than the least time between pages: one page of the first, and one that
     # reads itself no more.
     assert pages == [3, None]

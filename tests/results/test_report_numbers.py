@@ -107,18 +107,10 @@ def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing
         (1, "test", (0, 1), (0.5, 0.7)), (2, "test", (0, 1, 2), (0.9, 0.2, None)), (3, "test", (0, 1, 2), (0.6, 0.4, 0.8)),
         (1, "validation", (0, 1), (0.1, 0.2)), (3, "validation", (0, 1, 2), (0.2, 0.3, 0.1)),
     ]  # fmt: skip
+    sizes = (10, 30, 20)
     evaluations = [
-        Evaluation(
-            r,
-            "personal",
-            "trained",
-            split,
-            clients,
-            (10, 30, 20)[: len(clients)],
-            (0.5,) * len(clients),
-            accuracy,
-        )
-        for r, split, clients, accuracy in views
+        Evaluation(r, "personal", "trained", split, ids, sizes[: len(ids)], (0.5,) * len(ids), a)
+        for r, split, ids, a in views
     ]
     metadata = {"clients": ["a", "b", "c"]}
     row = table([Result({"method": {"name": "apple"}}, metadata, [], evaluations, [], {})])[0]

@@ -36,20 +36,8 @@ from pomona.simulation import run as trained
 pytestmark = pytest.mark.long
 
 VOID = {
-    "meta",
-    "br",
-    "hr",
-    "img",
-    "input",
-    "link",
-    "source",
-    "wbr",
-    "col",
-    "area",
-    "base",
-    "embed",
-    "track",
-}
+    "meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track",
+}  # fmt: skip
 FIGURES = {
     "gain", "curves", "traffic", "clients", "confusion", "dr-heatmap", "dr-trajectories", "dr-self", "schedule-values",
     "labels",

@@ -307,14 +307,18 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason", "cell"),
+    ("rows", "clients", "reason", "cell"),
     [
-        (40, "no difference on these test samples", "cannot tell"),
-        (4, "too few test samples for an interval", "too few samples"),
+        (40, 1, "no difference on these test samples", "cannot tell"),
+        (4, 1, "too few test samples for an interval", "too few samples"),
+        (10, 2, "too few test samples for an interval", "too few samples"),
     ],
 )
-def test_models_that_do_not_differ_are_not_called_samples_that_are_too_few(rows, reason, cell):
-    gain = Gain(0.0, None, None, rows, rows)
+def test_models_that_do_not_differ_are_not_called_samples_that_are_too_few(
+    rows, clients, reason, cell
+):
+    """Of 5 rows each, one client may gain what the other loses."""
+    gain = Gain(0.0, None, None, rows, rows, clients=clients)
     metric = METRICS["auroc"]
     assert interval(metric, gain) == reason
     [run, base] = runs([scored("fedavg", (60,)), scored("separate", (60,))])

@@ -138,25 +138,25 @@ class CallbackList:
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
         return [hook for c in self._callbacks if callable(hook := getattr(c, name, None))]
 
-    def _call(self, name: str, *args: object) -> None:
+    def _notify(self, name: str, *args: object) -> None:
         for hook in self._hooks(name):
             hook(*args)
 
     def on_run_begin(self) -> None:
         """Call all."""
-        self._call("on_run_begin")
+        self._notify("on_run_begin")
 
     def on_before_commit(self, number: int) -> None:
         """Call all."""
-        self._call("on_before_commit", number)
+        self._notify("on_before_commit", number)
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Call all."""
-        self._call("on_round_end", row, evaluations)
+        self._notify("on_round_end", row, evaluations)
 
     def on_note(self, text: str) -> None:
         """Call all."""
-        self._call("on_note", text)
+        self._notify("on_note", text)
 
 
 class StopAfter(NullCallback):

@@ -21,15 +21,13 @@ from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.federation.round_exchange import AcceptedReplies, RoundExchange, RoundNotes
 from pomona.federation.round_plan import RoundPlan, is_evaluated, plan_of, round_of
 from pomona.federation.transport import Transport
-from pomona.methods.base import Initial, Server
+from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
 
-NOTHING_SHARED = (
-    "{} shares no layer here: each client trains alone; take a deeper network (model=mlp)"
-)
+NOTHING_SHARED = "{} shares no layer: each client trains alone; take a deeper network (model=mlp)"
 
 
 class MembershipSchedule(Protocol):
@@ -255,14 +253,20 @@ class Loop:
         visit = ClientRequest(
             plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep_models, best
         )
-        downlink = self.server.downlink(state, plan.cohort, plan.roster, plan.round)
-        if plan.number == 1 and downlink and not any(d.bank.numel() for d in downlink.values()):
-            self._notes.add(NOTHING_SHARED.format(self.config.method.name), 1)
-        uplink, answers = self._exchange.collect(visit, downlink, self.server.uplink_form(state))
+        uplink, answers = self._exchange.collect(
+            visit, self._downlink(state, plan), self.server.uplink_form(state)
+        )
         context = answers.ids, plan.roster, plan.round
         limits = self.server.capped_clients(state, uplink, *context)
         limited = self._notes.add_new("limited weight", limits, plan.number)
         return self.server.aggregate(state, uplink, *context), answers, limited
+
+    def _downlink(self, state: Any, plan: RoundPlan) -> Downlink:
+        """Return what the server sends, with a note in round 1 if that is nothing."""
+        downlink = self.server.downlink(state, plan.cohort, plan.roster, plan.round)
+        if plan.number == 1 and downlink and not any(d.bank.numel() for d in downlink.values()):
+            self._notes.add(NOTHING_SHARED.format(self.config.method.name), 1)
+        return downlink
 
     def _evaluate_only(self, state: Any, number: int, ids: Ids, keep_models: bool) -> None:
         """Let clients receive and evaluate without training."""

@@ -38,18 +38,18 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
         distant = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
-        if remark := _remark(values, distant, limit, (mean[k], column_type)):
+        if remark := _remark(values, distant, limit, (mean[k], deviation[k], column_type)):
             lines.append((names[k], f"column {names[k]}: {remark}"))
     return capped(lines)
 
 
 def _remark(
-    values: NDArray[Any], distant: NDArray[np.bool], limit: float, training: tuple[float, str]
+    values: NDArray[Any], distant: NDArray[np.bool], limit: float, training: tuple[Any, Any, str]
 ) -> str:
     """Describe the values (n,) of a column that are distant, if most are, else those that often
-    mark a gap; empty for neither. ``training``: its mean there, and the column's type.
+    mark a gap; empty for neither. ``training``: its mean and deviation there, and its type.
     """
-    mean, column_type = training
+    mean, deviation, column_type = training
     further = f"more than {limit:g} standard deviations from the training rows' mean"
     if 2 * distant.sum() > len(values):
         median, expected = (_text(v, column_type) for v in (np.median(values), mean))
@@ -64,7 +64,9 @@ def _remark(
     # counts may go on to a marker's number
     if not marked.any() or np.ptp(values) < 2 * np.ptp(values[~marked]):
         further = "far from the other rows"
-        marked = is_listed & np.isin(numbers, outside(numbers) if is_listed.any() else ())
+        # 77 may be an age, and -1 a change
+        marked = is_listed & (numbers < 0) & (mean > deviation / 4)
+        marked &= np.isin(numbers, outside(numbers) if marked.any() else ())
     if not marked.any():
         return ""
     return (

@@ -99,22 +99,18 @@ class ComparisonRow:
 
     def tested(self) -> list[dict[str, int]]:
         """Return each seed's number of test samples by client."""
-        last = [
-            (cell["figures"], _headline_model(cell["figures"]).get("last")) for cell in self.cells
-        ]
+        figures = [cell["figures"] for cell in self.cells]
         return [
-            dict(zip(figures["clients"], moment["samples"], strict=True))
-            for figures, moment in last
-            if moment
+            dict(zip(f["clients"], last["samples"], strict=True))
+            for f in figures
+            if (last := _headline_model(f).get("last"))
         ]
 
     def curve(self) -> list[tuple[list[int], list[float | None]]]:
         """Return (rounds, mean over clients) of each seed."""
-        curves = [cell["figures"]["curve"] for cell in self.cells]
-        return [
-            (c["round"], c["test_accuracy" if self.metric == ACCURACY else "test_value"])
-            for c in curves
-        ]
+        values = "test_accuracy" if self.metric == ACCURACY else "test_value"
+        curves = (cell["figures"]["curve"] for cell in self.cells)
+        return [(curve["round"], curve[values]) for curve in curves]
 
 
 def _headline_model(figures: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -106,7 +106,8 @@ def signed(metric: Metric, value: float) -> str:
 def interval(metric: Metric, gain: Gain) -> str:
     """Format an interval, ``+0.021 to +0.135``, or the reason for its absence."""
     if not gain.interval:
-        enough = gain.pairs >= FEW and (gain.events is None or gain.events >= FEW)
+        fewest = FEW * gain.clients  # clients below FEW may differ, and yet cancel each other
+        enough = gain.pairs >= fewest and (gain.events is None or gain.events >= fewest)
         return ALIKE if enough and gain.value == 0 else NO_INTERVAL
     low, high = (signed(metric, end) for end in gain.interval)
     return f"{low} to {high}"

@@ -215,20 +215,16 @@ def evaluate(
         **details,
         "intervals": {
             **{m.name: bootstrap.get(m.name) for m in interval_metrics},
-            **{
-                name: proportion(_hits(task.measures[name], predictions, truth), groups)
-                for name in task.proportions
-            },
+            **{p: proportion(_hits(task, p, predictions, truth), groups) for p in task.proportions},
             **_area(task, predictions, truth, groups),
         },
     }
 
 
-def _hits(measure: Any, predictions: Array, targets: NDArray[Any]) -> Array:
+def _hits(task: Task, name: str, predictions: Array, targets: NDArray[Any]) -> Array:
     """Return what each sample adds to a proportion (n,)."""
-    if not len(targets):
-        return np.zeros(0)
-    return np.asarray(measure(predictions, targets), np.float64)
+    measure: Any = task.measures[name]
+    return np.asarray(measure(predictions, targets) if len(targets) else (), np.float64)
 
 
 def _area(

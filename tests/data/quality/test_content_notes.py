@@ -47,6 +47,9 @@ def test_a_site_whose_images_are_blank_is_named():
         "south": (x * (np.arange(6) < 1)[:, None, None, None], [0] * 6),
     }
     one(read(from_clients(sites)).notes, "most images at south have one value in all pixels")
+    lines = " ".join(read(from_clients({**sites, "west": (x // 128, [0, 1] * 3)})).notes)
+    assert "images at south have one value" in lines
+    assert "values of images lie from 0 to 1 at west" in lines
 
 
 @pytest.mark.parametrize("name", ["sums", "means"])
@@ -55,8 +58,10 @@ def test_a_last_row_of_sums_or_means_is_named(name):
     frame = patients()
     row = frame.iloc[-1:].assign(**getattr(frame[["age", "crp", "sodium"]], name[:-1])().round(2))
     lines = notes(pd.concat([frame, row], ignore_index=True))
-    one([line for line in lines if "before it" in line], f"row 241 has the {name} of the 240 rows")
-    assert not any("before it" in line for line in notes(frame))
+    one([line for line in lines if "other rows" in line], f"row 241 has the {name} of 240 other")
+    scores = dict.fromkeys(("age", "crp", "sodium"), np.repeat([1, 3, 2, 1, 3, 2], 3))
+    for usual in (frame, patients(18).assign(**scores)):
+        assert not any("other rows" in line for line in notes(usual))
 
 
 @pytest.mark.parametrize("cell", [1e17, 25_000.0, -3e5])
@@ -504,21 +509,9 @@ def catalogue_folder():
 def test_zeros_of_a_real_hospital():
     folder = catalogue_folder() / "heart_disease"
     columns = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
+        "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal",
         "num",
-    ]
+    ]  # fmt: skip
     sites = ("cleveland", "hungarian", "switzerland", "va")
     files = [{"name": site, "train": folder / f"processed.{site}.data"} for site in sites]
     data = data_settings(

@@ -14,20 +14,8 @@ from pomona.results.web.comparison_page import write
 
 pytestmark = pytest.mark.long
 
-WRONG_VALUES = [
-    None,
-    True,
-    -1,
-    10**400,
-    1e308,
-    "x",
-    "[/red]\x1b]0;x\x07",
-    [],
-    {},
-    [[1]],
-    [None],
-    {"a": [1]},
-]
+WRONG_VALUES = [None, True, -1, 10**400, 1e308, "x", "[/red]\x1b]0;x\x07", [], {}, [[1]], [None]]
+WRONG_VALUES += [{"a": [1]}]
 DAMAGES = 80
 
 

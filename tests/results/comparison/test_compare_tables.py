@@ -67,19 +67,9 @@ def test_an_average_is_over_clients_or_over_samples():
         "models": {"personal, trained": evaluations},
         "curve": {"round": [1, 2], "test_accuracy": clients, "test_accuracy_pooled": pooled},
     }
+    cells = ({"seed": 0, "figures": figures},)
     entry = ComparisonRow(
-        "",
-        "",
-        "",
-        "",
-        "finished",
-        "",
-        METRICS["accuracy"],
-        {},
-        {},
-        0,
-        ({"seed": 0, "figures": figures},),
-        Printed(),
+        "", "", "", "", "finished", "", METRICS["accuracy"], {}, {}, 0, cells, Printed()
     )
     expected = {"best_test": 0.7, "best_test_pooled": 0.52, "last": 1 / 3, "last_pooled": 0.52}
     assert {name: entry.values(AVERAGES[name])[0] for name in expected} == pytest.approx(expected)

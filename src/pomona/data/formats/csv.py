@@ -93,14 +93,8 @@ def read(path: Path, settings: object) -> Columns:
         _check_records(path, start, unnamed_column and ragged == unnamed_column)
     unset = _csv_form(settings).separator is None and start.separator != ","
     notes = (f"{path}: cells are divided by {start.separator!r}",) if unset else ()
-    columns = Columns(
-        tuple(table.column_names),
-        tuple(table.columns),
-        "line",
-        has_names=False,
-        free_commas=start.separator != ",",
-        notes=notes,
-    )
+    names, cells, is_free = tuple(table.column_names), tuple(table.columns), start.separator != ","
+    columns = Columns(names, cells, "line", has_names=False, free_commas=is_free, notes=notes)
     return _without_row_names(path, columns, start.first) if unnamed_column else columns
 
 
@@ -153,8 +147,9 @@ def _separator(first: str, second: str, third: str) -> str:
     marks = [mark for mark in ";\t|" if _divides(mark, first, second)]
     if len(marks) == 1:
         return marks[0]
-    blank = not set(first) & set(";\t|") and _divides(" ", first, second)
-    return " " if blank and _divides(" ", first, third or second) else ","
+    rows = second, third if third.strip() else second
+    blank = not set(first) & set(";\t|") and all(_divides(" ", first, row) for row in rows)
+    return " " if blank else ","
 
 
 def _divides(mark: str, first: str, second: str) -> bool:

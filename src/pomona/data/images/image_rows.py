@@ -148,13 +148,16 @@ def _patients_as_classes(
 
 
 def _are_patients(rows: ImageRows, decoded: NDArray[np.int64], labels: Sequence[int]) -> bool:
-    """Return whether all of several classes are named by numbers, and have the same few files."""
-    files = {k: set[str]() for k in labels}
-    for path, k in zip(_chosen(rows.paths, decoded), labels, strict=True):
-        files[k].add(path.name.replace(rows.classes[k], ""))
-    numbered = all(re.search(r"\d", rows.classes[k]) for k in files)
+    """Return whether all of several classes are named by numbers, and have the same few files, each
+    once, whose names differ not only in numbers.
+    """
+    paths = zip(_chosen(rows.paths, decoded), labels, strict=True)
+    files = [(k, path.name.replace(rows.classes[k], "")) for path, k in paths]
+    names, folders = {name for _, name in files}, {*labels}
     return (
-        numbered
-        and len({*map(frozenset, files.values())}) == 1
-        and (len(files) > 2 and len(files[labels[0]]) <= MOST_ALIKE)
+        len({*files}) == len(files) == len(names) * len(folders)
+        and len(folders) > 2
+        and len(names) <= MOST_ALIKE
+        and (len(names) == 1 or len({re.sub(r"\d", "", name) for name in names}) > 1)
+        and all(re.search(r"\d", rows.classes[k]) for k in folders)
     )

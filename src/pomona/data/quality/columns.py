@@ -1,6 +1,7 @@
 """Columns that say nothing about a patient: identifiers, constants, and columns without values."""
 
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ MOSTLY_EMPTY = 0.02  # largest share of rows with a value, where a column has no
 EXACT = 2**53  # doubles hold every whole number below it
 FLAT = 10.0  # times the deviation that the others keep, in units of it, is lost on one cell
 MIN_TOTALLED = 5  # rows below which a row of sums may be chance
-FEWEST = {"sums": 2, "means": 3}  # columns
+FEWEST = {"sums": 2, "means": 3}  # columns that are so hardly by chance
 DISTINCT = 0.95  # smallest share of distinct texts of an identifier
 
 
@@ -135,7 +136,7 @@ def totals(cells: Cells) -> list[str]:
     """
     numbers = [k for k, _ in cells.columns("number")]
     lines = {
-        f"row {rows[-1] + 1} has the {name} of the {len(rows) - 1} rows before it; leave it out"
+        f"row {rows[-1] + 1} has the {name} of {len(rows) - 1} other rows; leave it out"
         for rows in (np.arange(len(cells)), *cells.by_client)
         if len(rows) > MIN_TOTALLED and (name := _totals(cells.raw.x[rows, k] for k in numbers))
     }
@@ -144,23 +145,19 @@ def totals(cells: Cells) -> list[str]:
 
 def _totals(columns: Iterable[NDArray[Any]]) -> str:
     """Return whether the last cells of columns of numbers (n,) are "sums" or "means" of the others
-    in all columns, and in 2 or 3 of them hardly by chance; else empty.
+    in all columns, and in ``FEWEST`` of them hardly by chance; else empty.
     """
-    counts = {"sums": 0, "means": 0}
+    fits, counts = np.ones(2, bool), np.zeros(2)
     for column in columns:
-        others, last = without_gaps(column[:-1]), float(column[-1])
-        if not len(others) or np.isnan(last):
-            continue
-        total, mean, deviation = others.sum(), others.mean(), others.std()
-        fit = {
-            "sums": abs(last - total) <= 1e-3 * abs(total),
-            "means": abs(last - mean) <= 0.02 * deviation,
-        }
-        informative = {"sums": last > others.max(), "means": deviation > 0}
-        counts = {name: n + informative[name] for name, n in counts.items() if fit[name]}
-        if not counts:
-            return ""
-    return next((name for name, fewest in FEWEST.items() if counts.get(name, 0) >= fewest), "")
+        values, last = without_gaps(column[:-1]), column[-1]
+        if len(values) and not np.isnan(last):
+            total, deviation = values.sum(), values.std()
+            is_mean = abs(last - values.mean()) <= 0.02 * deviation
+            fits &= abs(last - total) <= 1e-3 * abs(total), is_mean
+            counts += last > values.max(), deviation > 0 and last not in values
+        if not fits.any():
+            break
+    return next(compress(FEWEST, fits & (counts >= [*FEWEST.values()])), "")
 
 
 def empty(cells: Cells) -> list[str]:

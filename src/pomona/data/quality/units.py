@@ -1,13 +1,13 @@
 """Columns and images that are in another unit at some clients, or in some rows of a client."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import listed
-from pomona.data.quality.cells import SAMPLE, Cells, Rows, Values, capped, digits, spread
+from pomona.data.quality.cells import SAMPLE, Cells, Values, capped, digits, spread
 from pomona.data.quality.columns import is_unique
 from pomona.data.quality.labels import targets
 
@@ -177,13 +177,20 @@ def of_images(cells: Cells) -> list[str]:
     if cells.dataset.kind != "image" or cells.sites < 2:
         return []
     x, sites = cells.dataset.x, zip(cells.names, cells.by_client, strict=True)
-    names, rows = zip(*((name, rows) for name, rows in sites if len(rows)), strict=True)
-    if blank := [name for name, k in zip(names, rows, strict=True) if _are_blank(x, k)]:
-        return [f"most images at {listed(blank, 4)} have one value in all pixels; check them"]
-    ranges = np.array([_range(x, k) for k in rows])
+    images = {name: [x[k] for k in spread(rows, IMAGES)] for name, rows in sites if len(rows)}
+    blank = [name for name, sample in images.items() if not np.median([*map(np.ptp, sample)])]
+    line = f"most images at {listed(blank, 4)} have one value in all pixels; check them"
+    scales = _scales({name: sample for name, sample in images.items() if name not in blank})
+    return [line, *scales] if blank else scales
+
+
+def _scales(images: Mapping[str, Sequence[NDArray[Any]]]) -> list[str]:
+    """Warn about another range of values in some clients' images."""
+    names, ranges = [*images], np.array([*map(_range, images.values())]).reshape(-1, 2)
     low, width = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
     is_negative = low < -BELOW_ZERO * width
-    if width.max() > MAX_FACTOR * width.min() > 0:  # 0: almost all of one colour
+    # 0: almost all of one colour
+    if width.max(initial=0) > MAX_FACTOR * width.min(initial=np.inf) > 0:
         pair = width.argmin(), width.argmax()
     elif 0 < is_negative.sum() < len(is_negative):
         pair = low.argmin(), low.argmax()
@@ -196,14 +203,8 @@ def of_images(cells: Cells) -> list[str]:
     ]
 
 
-def _are_blank(x: NDArray[Any], rows: Rows) -> bool:
-    """Return whether most of a client's images have one value."""
-    return bool(np.mean([not np.ptp(x[k]) for k in spread(rows, IMAGES)]) > 0.5)
-
-
-def _range(x: NDArray[Any], rows: Rows) -> Values:
+def _range(images: Sequence[NDArray[Any]]) -> Values:
     """Return the range of most of an image's values, of 99 %: medians over a client's images."""
-    images = (x[k].reshape(-1) for k in spread(rows, IMAGES))
-    samples = [image[:: max(1, image.size // PIXELS)] for image in images]
+    samples = [image.reshape(-1)[:: max(1, image.size // PIXELS)] for image in images]
     medians: Values = np.median([np.percentile(values, [0.5, 99.5]) for values in samples], axis=0)
     return medians

@@ -273,16 +273,10 @@ class TableSurvey:
         times, groups = self.times(), self._purpose("group_column")
         names = {*map(cell_values.name, {*groups[1]})} if groups else ()
         alike = cell_values.alike_notes("groups", sorted(names))
+        further = *self.headless(), *self.notes, *self.repeated(), *alike
         return replace(
             dataset,
-            notes=(
-                *dataset.notes,
-                *self.headless(),
-                *self.notes,
-                *self.repeated(),
-                *alike,
-                *(times[2] if times else ()),
-            ),
+            notes=(*dataset.notes, *further, *(times[2] if times else ())),
             owners=self.owners(sum(self.counts[:training])),
             groups=self.groups(),
             times=times and times[0],

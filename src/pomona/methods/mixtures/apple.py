@@ -346,17 +346,13 @@ def mixed_cores(
     """Return what the mixtures of a round read: the downloaded cores (N, d) or (n, N, d), limited
     where the settings say so. Copies under a budget that only mixtures need stay in their bank.
     """
-    objective = training.objective
-    if isinstance(offer, base.Copies):
-        if mixes_only(settings):
-            return objective.copies(offer.bank, offer.index)
-        cores = offer.rows()
-    else:
-        cores = offer.bank
+    if isinstance(offer, base.Copies) and mixes_only(settings):
+        return training.objective.copies(offer.bank, offer.index)
+    cores = offer.rows() if isinstance(offer, base.Copies) else offer.bank
     if settings.core_radius:
         members = training.roster.member_mask.to(C.device)
         cores = bounded(cores, C, training.clients, members, settings.core_radius)
-    return objective.mixing_layout(cores)
+    return training.objective.mixing_layout(cores)
 
 
 def bounded(cores: Tensor, C: Tensor, clients: base.Ids, members: Tensor, c: float) -> Tensor:

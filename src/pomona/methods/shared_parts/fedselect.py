@@ -73,8 +73,8 @@ def server() -> base.Server:
         def mean(V: Tensor, mask: Tensor, w: Tensor) -> Tensor:
             changes = (V - w).masked_fill(mask, 0)
             sharing = (p @ (~mask).to(p)).clamp_min(torch.finfo(w.dtype).tiny).to(w)
-            by_some = w + p.to(w) @ changes / sharing
-            return torch.where(mask.any(0), by_some, base.weighted_mean(V, p))
+            mean_of_some = w + p.to(w) @ changes / sharing
+            return torch.where(mask.any(0), mean_of_some, base.weighted_mean(V, p))
 
         return base.chunked(uplink["model"]).apply(mean, uplink["personal"], w).compute()
 

@@ -86,18 +86,9 @@ def learning_curves(run: Run, quantity: Quantity) -> list[ReportFigure]:
     ax = axes[0, 0]
     plot.bundle(ax, epochs, history.losses, color=run.style.colour, linewidth=1, alpha=0.7)
     ax.plot([], [], color=run.style.colour, linewidth=1, label="each client")
-    stage_ends = {
-        client: (stage, history.losses[stage - 1, client])
-        for client, stage in enumerate(history.stage)
-        if stage
-    }
-    ax.plot(
-        *zip(*stage_ends.values(), strict=True),
-        "o",
-        color=plot.INK,
-        markersize=4,
-        label="end of the initial stage",
-    )
+    stage_ends = {i: (k, history.losses[k - 1, i]) for i, k in enumerate(history.stage) if k}
+    dots: dict[str, Any] = {"color": plot.INK, "markersize": 4, "label": "end of the initial stage"}
+    ax.plot(*zip(*stage_ends.values(), strict=True), "o", **dots)
     ax.set(xlabel="epoch of weight learning, over all rounds", ylabel=quantity.symbol)
     ax.locator_params(axis="x", integer=True, min_n_ticks=1)
     plot.grid(ax)
@@ -111,18 +102,15 @@ def learning_curves(run: Run, quantity: Quantity) -> list[ReportFigure]:
             alt=f"Line chart of the {quantity.symbol} of {len(stage_ends)} clients of {run.label} "
             f"over at most {len(epochs)} epochs. {_alt_text(history, stage_ends)}",
             figure=figure,
-            rows=[
-                {
-                    "run": run.label,
-                    "client": client,
-                    "name": run.client(client),
-                    "epoch": int(e) + 1,
-                    "round": int(history.rounds[e, client]),
-                    "loss": float(history.losses[e, client]),
-                }
-                for client in stage_ends
-                for e in np.flatnonzero(history.rounds[:, client])
-            ],
+            rows=plot.records(
+                "run client name epoch round loss",
+                (
+                    (run.label, i, run.client(i), int(e) + 1, int(rounds[e]), float(losses[e]))
+                    for i in stage_ends
+                    for rounds, losses in [(history.rounds[:, i], history.losses[:, i])]
+                    for e in np.flatnonzero(rounds)
+                ),
+            ),
         )
     ]
 

@@ -57,13 +57,8 @@ def diagram(ranking: Ranking) -> ReportFigure:
     for number, (first, last) in enumerate(ranking.cliques):
         span = [ranking.mean_ranks[ranking.order[p]] for p in (first, last)]
         y = -0.22 - 0.35 * number
-        axes.plot(
-            [span[0] - 0.06, span[1] + 0.06],
-            [y, y],
-            color=plot.INK,
-            linewidth=3.2,
-            solid_capstyle="butt",
-        )
+        style: dict[str, Any] = {"color": plot.INK, "linewidth": 3.2, "solid_capstyle": "butt"}
+        axes.plot([span[0] - 0.06, span[1] + 0.06], [y, y], **style)
     rows: Rows = [
         {"method": ranking.methods[i], "mean_rank": ranking.mean_ranks[i]} for i in ranking.order
     ]
@@ -186,9 +181,8 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
     else:
         figure, axes, note = _draw_sorted(comparison, gains, metric)
     axes.axhline(0, color=plot.FRAME, linewidth=1)
-    axes.set_ylabel(
-        f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
-    )
+    unit = "percentage points" if metric.percent else metric.title
+    axes.set_ylabel(f"gain over Separate ({unit})")
     plot.legend_below(figure, 2)
     alt = "; ".join(
         f"{row}: {sum(g.value < 0 for g in by_client.values())} of {len(by_client)} below zero"

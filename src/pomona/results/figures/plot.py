@@ -214,38 +214,27 @@ def drawing() -> Iterator[None]:
     """Context in which figures are created and saved in the house style."""
     from matplotlib import rc_context
 
+    inked = "text.color axes.labelcolor axes.titlecolor xtick.labelcolor ytick.labelcolor"
+    framed = "axes.edgecolor grid.color xtick.color ytick.color"
+    # Names come from data: dollar signs must not start formulas.
+    absent = "legend.frameon axes.spines.top axes.spines.right axes.grid text.parse_math"
     style: Any = {
+        **dict.fromkeys(inked.split(), INK),
+        **dict.fromkeys(framed.split(), FRAME),
+        **dict.fromkeys(absent.split(), False),
+        **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
+        **dict.fromkeys(("font.size", "axes.labelsize"), 10),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9),
         "font.family": "DejaVu Sans",
-        "font.size": 10,
         "axes.titlesize": 10.5,
         "axes.titlelocation": "left",
         "axes.titley": 1.0,  # nothing is above the axes: finding out takes a third of the layout
-        "axes.labelsize": 10,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
         "legend.fontsize": 9.5,
-        "legend.frameon": False,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.titlecolor": INK,
-        "axes.edgecolor": FRAME,
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
         "axes.axisbelow": True,
-        "axes.grid": False,
-        "grid.color": FRAME,
         "grid.alpha": 0.3,
         "grid.linewidth": 0.6,
-        "xtick.color": FRAME,
-        "ytick.color": FRAME,
-        "xtick.labelcolor": INK,
-        "ytick.labelcolor": INK,
         "lines.linewidth": 1.8,
         "lines.solid_capstyle": "round",
-        "figure.facecolor": "none",
-        # Names come from data: dollar signs must not start formulas.
-        "text.parse_math": False,
         "svg.hashsalt": "pomona",
         # Keep text as text: TrueType, which journals accept (they refuse the default, Type 3).
         "pdf.fonttype": 42,

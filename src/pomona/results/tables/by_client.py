@@ -32,13 +32,9 @@ def tested(comparison: Comparison) -> list[str]:
     """Return the clients of each scenario with their numbers of test samples, in sentences."""
     by_text: dict[str, list[str]] = {}
     for scenario in comparison.scenarios:
-        seeds = [
-            clients for entry in comparison.in_scenario(scenario) for clients in entry.tested()
-        ]
-        if seeds:
-            by_text.setdefault(_tested(seeds), []).append(
-                comparison.in_scenario(scenario)[0].column
-            )
+        entries = comparison.in_scenario(scenario)
+        if seeds := [clients for entry in entries for clients in entry.tested()]:
+            by_text.setdefault(_tested(seeds), []).append(entries[0].column)
     return [
         f"Clients{f' in {listing(columns)}' if len(by_text) > 1 else ''}: {text}."
         for text, columns in by_text.items()
@@ -143,9 +139,8 @@ def gains_table(comparison: Comparison) -> Table | None:
     note = (
         "Gain over Separate on the same test samples, averaged over clients and seeds, in the "
         "last round (with keep=best, in the round best on validation); more than 0 is better. "
-        "Where an "
-        "interval includes 0, there is no significant difference; verdicts are "
-        "corrected for the lines of their scenario (Holm)."
+        "Where an interval includes 0, there is no significant difference; verdicts are corrected "
+        "for the lines of their scenario (Holm)."
     )
     by_reason: dict[str, list[str]] = {}
     for entry, row in compared:

@@ -31,12 +31,13 @@ def cost_table(comparison: Comparison) -> Table | None:
     header = ["scenario", "method", "models down", "models up", "sent a client and round"]
     header += ["seconds a round", "seconds", "rounds to 99 %", "seconds to 99 %"]
     header += [f"{label}: minutes", f"{label}: minutes a round"] if timed else []
+    titles = " or ".join(metric.title for metric in comparison.metrics)
     note = (
         "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds, of the "
         "first seed. Seconds are wall time of training and evaluation where the cells ran, means "
         "over seeds; cells that ran at the same time share the machine. At 99 % the mean over "
-        f"clients is within 1 % of the method's own best, in test {comparison.headings}, counted "
-        "at rounds that were evaluated."
+        f"clients is within 1 % of the method's own best test {titles}, counted at rounds that "
+        "were evaluated."
     )
     return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
 
@@ -119,16 +120,14 @@ def _last_values(entry: ComparisonRow) -> dict[int, float]:
 def _reached(entry: ComparisonRow, targets: dict[int, float]) -> list[str]:
     """Return the seeds' rounds and bytes to the targets, as text."""
     rounds, bytes_ = list[int](), list[float]()
-    cells = [
-        pair for pair in zip(entry.cells, entry.curve(), strict=True) if pair[0]["seed"] in targets
-    ]
-    for cell, (numbers, values) in cells:
-        if (number := first_reaching(numbers, values, targets[cell["seed"]])) is not None:
+    pairs = zip(entry.cells, entry.curve(), strict=True)
+    cells = [(cell, curve) for cell, curve in pairs if cell["seed"] in targets]
+    for cell, curve in cells:
+        if (number := first_reaching(*curve, targets[cell["seed"]])) is not None:
             figures = cell["figures"]
             rounds.append(number)
-            bytes_.append(
-                (figures["bytes_down"] + figures["bytes_up"]) / figures["rounds"] * number
-            )
+            sent = figures["bytes_down"] + figures["bytes_up"]
+            bytes_.append(sent / figures["rounds"] * number)
     rounds_spread, bytes_spread = spread(rounds), spread(bytes_)
     if not rounds_spread or not bytes_spread:
         return [NEVER if cells else "-", "-"]

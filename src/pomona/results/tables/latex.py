@@ -95,7 +95,7 @@ def latex(table: Table) -> str:
     """
     columns = [_Column(table, k) for k in range(len(table.header))]
     size, scale = next((s for s in SIZES if _total(columns, s[1]) <= ROOM), SIZES[-1])
-    text = " ".join([table.title + "." * table.title[-1:].isalnum(), *table.notes])
+    text = " ".join([table.title + "." * (table.title[-1:] not in "?!."), *table.notes])
     pages = _pages(table, columns, LINES - ceil(width(text) / ROOM))
     chunks = [(group, rows) for rows in pages for group in _split(columns, scale)]
     full_caption = escaped(text)

@@ -47,18 +47,12 @@ class Pool:
         """Format the metric of chosen samples, and its difference from the others', with intervals
         where the samples suffice.
         """
-        masks = {"inside": chosen, "outside": ~chosen}
+        sides = [(side, self.predictions[side], self.targets[side]) for side in (chosen, ~chosen)]
 
         def statistics(weights: Array) -> dict[str, Array]:
             inside, outside = (
-                measured(
-                    self.metric,
-                    self.task,
-                    self.predictions[mask],
-                    self.targets[mask],
-                    weights[:, mask],
-                )
-                for mask in masks.values()
+                measured(self.metric, self.task, predictions, targets, weights[:, side])
+                for side, predictions, targets in sides
             )
             return {"inside": inside, "outside": outside, "difference": inside - outside}
 
@@ -66,16 +60,14 @@ class Pool:
         value = {name: float(metric[0]) for name, metric in statistics(unit_weights).items()}
         # two subgroups have the same resamples, since their differences are one but for the sign
         strata = 2 * self.task.strata(self.targets) + (chosen ^ chosen[0])
-        enough = {name: self._enough(self.targets[mask]) for name, mask in masks.items()}
-        draws = stream(0, "subgroups") if enough["inside"] else None
+        enough, comparable = (self._enough(targets) for _, _, targets in sides)
+        draws = stream(0, "subgroups") if enough else None
         bounds = intervals(statistics, strata, RESAMPLES, draws)
         inside, outside = bounds.get("inside"), bounds.get("outside")
-        comparable = enough["outside"] and inside and outside
+        difference = bounds["difference"] if comparable and inside and outside else None
         return [
             _cell(self.metric, value["inside"], inside),
-            _cell(
-                self.metric, value["difference"], bounds["difference"] if comparable else None, "+"
-            ),
+            _cell(self.metric, value["difference"], difference, "+"),
         ]
 
     def _enough(self, targets: NDArray[Any]) -> bool:
