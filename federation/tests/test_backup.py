@@ -117,7 +117,7 @@ def moments(kit, number, taken, monkeypatch):
         if (
             not inside
             or not asked.exists()
-            or json.loads(asked.read_text())["training"][0] != number
+            or json.loads(asked.read_text())["content"]["training"][0] != number
         ):
             return
         seen[0] += 1

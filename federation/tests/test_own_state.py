@@ -389,12 +389,16 @@ class BaseModelOfAny(BaseModel, extra="allow"):
         replaced_by_this_silos_of_another_study,
     ],
 )
-def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(world, replace):
-    """With another ``sums.json`` a silo would sum a change again, over other silos."""
+def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(
+    world, replace, tmp_path
+):
+    """With another ``sums.json`` a silo would sum a change again, over other silos; to restore a
+    backup of that would seal it.
+    """
     federation = world.federation("fedavg", **RUN)
     federation.run()
     kit = federation.kits / "silo-0"
-    files = [p for p in (kit / "state").rglob("*.json") if p.name in own_state.SEALED]
+    files = [p for p in (kit / "state").rglob("*.json") if p.stem in own_state.SEALED]
     assert {p.name for p in files} == {
         f"{name}.json" for name in ("agreement", "asked", "budget", "seen", "sums")
     }
@@ -406,6 +410,7 @@ def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(wor
         assert "a kit that was unpacked over this folder" in line.text
         for action in (
             lambda: run_node(kit, pytest.fail),
+            lambda: backup(kit, tmp_path / "kit.tar"),
             lambda path=path: own_state.read_own(BaseModelOfAny, path),
         ):
             with pytest.raises(StorageError, match=path.name):
@@ -413,6 +418,31 @@ def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(wor
         path.unlink()
         path.write_bytes(original)
     assert checked(kit)[0]["state"].result == "ok"
+    assert backup(kit, tmp_path / "kit.tar").files
+
+
+def test_a_folder_that_a_working_silo_removes_meanwhile_fails_no_check(federation, monkeypatch):
+    kit = federation.kits / "silo-0"
+    own_state.ensure_origin(kit)
+    (kit / "state" / "gone").mkdir()
+    scandir = os.scandir
+
+    def without_it(path):
+        return scandir(f"{path}-removed" if Path(path).name == "gone" else path)
+
+    monkeypatch.setattr(os, "scandir", without_it)
+    assert checked(kit)[0]["state"].text == "made on this machine"
+
+
+def test_a_file_of_a_folder_that_another_account_closed_is_named(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refused)
+        patch.setattr(os, "open", refused)
+        with pytest.raises(StorageError, match=r"budget\.json cannot be read \(Permission denied"):
+            own_state.read_own(BaseModelOfAny, tmp_path / "state/private/budget.json")
 
 
 class Stores:

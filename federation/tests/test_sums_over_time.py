@@ -162,6 +162,8 @@ def test_a_further_summed_study_names_its_seed_when_it_is_submitted(world):
     queue.submit(study_file(federation, "second", run={**run, "seed": 1}))
     with pytest.raises(ConfigError, match=r"set seed = 2 in \[run\]"):
         queue.submit(study_file(federation, "third", run=run))
+    with pytest.raises(ConfigError, match="seed"):
+        queue.submit(study_file(federation, "third", run={**run, "seed": "one"}))
     queue.submit(study_file(federation, "third", run={**run, "seed": 0}))  # said on purpose
     plain = {key: value for key, value in run.items() if key != "secure_aggregation"}
     queue.submit(study_file(federation, "fourth", run=plain))

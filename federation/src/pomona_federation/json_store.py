@@ -16,9 +16,12 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_json(model: type[M], path: Path, remedy: str = "restore it from a backup") -> M | None:
-    """Return a file's content; None if it is missing. Raises StorageError for invalid content."""
+    """Return a file's content; None if it is missing.
+
+    Raises StorageError for invalid content, and for a link: one to nothing would count as missing.
+    """
     try:
-        return model.model_validate_json(content(path, MAX_BYTES))
+        return model.model_validate_json(content(path, MAX_BYTES, follow=False))
     except FileNotFoundError:
         return None
     except OSError as fault:

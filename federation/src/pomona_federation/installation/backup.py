@@ -108,13 +108,16 @@ def backup(folder: Path, file: Path, without_key: bool = False) -> Backup:
         ConfigError: the folder is not a kit.
         LockedError: the server is running; Flower's files can be copied only while it is stopped.
         StorageError: the file already exists or cannot be written, or the kit cannot be read, or a
-            file that belongs in it is a link or has a second name.
+            file that belongs in it is a link or has a second name, or was not written by this silo.
     """
     role = contents.role_of(folder)
     if os.path.lexists(file):
         raise StorageError(
             f"{file} already exists, and no backup is overwritten; give another name"
         )
+    with suppress(ConfigError):  # of a whole state from another machine, which a backup moves
+        if role == "silo" and own_state.origin(folder):
+            own_state.require_own_files(folder)  # restoring would seal what a kit brought
     with ExitStack() as resting, writing(file):
         if role == "server":
             resting.enter_context(locked(folder / contents.STATE[role]))
@@ -298,19 +301,18 @@ def restore(
         _require_fitting(file, manifest, role)
         (kit / contents.STATE[role]).mkdir(mode=0o700, exist_ok=True)
         if role == "silo":
+            (kit / "data").mkdir(mode=0o700, exist_ok=True)
             _seal(kit)
-        if role == "silo" and spent is None:
-            raise ConfigError(
-                f"{file} cannot know how much privacy this silo spent after {manifest.made}: give "
-                "--spent, the sum of epsilon over all runs since that are not listed here (0 if "
-                "none was private, inf if unknown)",
-                *(privacy_known(kit) or ["it knows of no private run"]),
-            )
+            if spent is None:
+                raise ConfigError(
+                    f"{file} cannot know how much privacy this silo spent after {manifest.made}: "
+                    "give --spent, the sum of epsilon over all runs since that are not listed here "
+                    "(0 if none was private, inf if unknown)",
+                    *(privacy_known(kit) or ["it knows of no private run"]),
+                )
         token = secrets.token_hex(8)
         for ledger in sorted(kit.rglob(LEDGER)):
             mark(ledger, Restored(token=token, until=trained_until))
-        if role == "silo":
-            (kit / "data").mkdir(mode=0o700, exist_ok=True)
         fields = {"made": manifest.made, "token": token, "trained_until": trained_until}
         write_line(kit / contents.STATE[role], "restored", **fields)
         if role == "silo" and spent:

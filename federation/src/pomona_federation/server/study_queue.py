@@ -7,7 +7,7 @@ to agree to.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import blocks, opened, publish, writing
 from pomona.core.settings import Settings
-from pomona.core.toml import named_file
+from pomona.core.toml import Tree, named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Paused, read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
@@ -26,8 +26,8 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import ROSTER, MemberRegistry, member_ids
 from pomona_federation.server.registry_admin import entries
-from pomona_federation.server.submission import completed, require_other_seed
 from pomona_federation.study import (
+    JUDGING,
     KIT,
     LONGEST,
     TRIALS,
@@ -35,6 +35,7 @@ from pomona_federation.study import (
     RunStudy,
     Study,
     SurveyStudy,
+    TrainingStudy,
     read_study,
     weights_file,
 )
@@ -212,11 +213,11 @@ class StudyQueue:
                 raise ConfigError(
                     f"there is a study {study.name!r} already; give this one another name"
                 )
-            require_other_seed(study, [federation.study, *_submissions(studies)])
         number = 1 + max((s.submission.number for s in studies if s.submission), default=0)
         terms = federation.terms_of(study)
         with named_file(path):
             require_possible(terms)
+            self._require_other_seed(terms)
             if terms.quorum > (count := len(self.members)):
                 raise ConfigError(
                     f"a round needs {terms.quorum} silos, and there are {count} members: add "
@@ -236,13 +237,54 @@ class StudyQueue:
         return submission
 
     def _completed(self, study: Study) -> Study:
-        """The study completed with data of the study that it refers to. Raises ConfigError."""
+        """An evaluation with hash and members of the study whose models it evaluates; any other
+        study as it is.
+
+        Section task, the network and the seed are taken from that study, unless they are given.
+
+        Raises ConfigError if there is no such study, or no silo has taken part in it.
+        """
         if not isinstance(study, EvaluationStudy) or study.evaluate.of is None:
             return study
         evaluated = self.study(study.evaluate.of)
-        return completed(
-            study, evaluated.terms(self.federation, self.kit), self.kit, evaluated.folder
-        )
+        source = evaluated.terms(self.federation, self.kit)
+        trained = source.study
+        if not isinstance(trained, TrainingStudy):
+            raise ConfigError(
+                f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which does not "
+                "train models"
+            )
+        clients = {
+            entry.name: client
+            for client, entry in enumerate(
+                entries(self.kit, None if source.from_kit else evaluated.folder)
+            )
+            if entry.joined is not None and not entry.revoked
+        }
+        if not clients:
+            raise ConfigError(f"no silo has a model of {study.evaluate.of} yet; let it run first")
+        terms = study.evaluate.model_copy(update={"agreement": source.agreement, "models": clients})
+        run: Tree = {key: trained.run[key] for key in JUDGING if key in trained.run} | study.run
+        changes = {"evaluate": terms, "run": run, "task": study.task or trained.task}
+        return study.model_copy(update=changes)
+
+    def _require_other_seed(self, terms: StudyAgreement) -> None:
+        """Require that a study with secure aggregation names its seed, if an earlier one has that
+        which it would take by default.
+
+        With one seed, each silo whose rows stay repeats its first change, to the bit, and refuses
+        to have it summed over other silos or sample counts.
+
+        Raises ConfigError with a seed that none has.
+        """
+        earlier = [study.terms(self.federation, self.kit) for study in self.all]
+        seeds = {t.run_study.run.get("seed", 0): t.study.name for t in earlier if t.least_in_a_sum}
+        if terms.least_in_a_sum and 0 in seeds and "seed" not in terms.run_study.run:
+            raise ConfigError(
+                f"run.seed is 0 unless set, as in {seeds[0]}, whose changes were summed too: silos "
+                "repeat their first change, and refuse to sum it if a silo's rows, the silos, or "
+                f"max_norm have changed since; set seed = {max(seeds) + 1} in [run]"
+            )
 
     def _keep_weights(self, study: RunStudy, source: Path, sha256: str) -> RunStudy:
         """Copy first weights into the kit; the study then names them by their hash.
@@ -403,10 +445,6 @@ class StudyQueue:
         with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(folder / SUBMITTED, submission)
-
-
-def _submissions(studies: Iterable[QueuedStudy]) -> list[Study]:
-    return [study.submission.study for study in studies if study.submission]
 
 
 @lru_cache(maxsize=100)

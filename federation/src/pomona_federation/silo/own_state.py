@@ -78,13 +78,11 @@ LIMIT_KEYS = (
 LONGEST_LINE = 600  # most characters of a line of rules
 M = TypeVar("M", bound=BaseModel)
 DISCLOSED = "disclosed"  # folder of what surveys have reported
-SEALED = frozenset(  # names of the files that decide what a silo may still release, and to whom
-    f"{name}.json"
-    for name in "agreement asked budget member renewed seen sums survey".split()  # noqa: SIM905
-)
+# files that decide what a silo may still release, and to whom
+SEALED = {"agreement", "asked", "budget", "member", "renewed", "seen", "sums", "survey"}
 REMEDY = (
-    "a kit that was unpacked over this folder may have brought it: restore a backup with `pomona "
-    "silo restore` into a new folder"
+    "restore it from an earlier backup (`pomona silo restore` into a new folder): a kit that was "
+    "unpacked over this folder may have brought it"
 )
 
 
@@ -106,25 +104,22 @@ def read_own(model: type[M], path: Path) -> M | None:
 
     Raises StorageError for a file that cannot be read, or was not written on this machine.
     """
-    if (stored := _sealed_file(path)) is None:
-        return None
+    stored = _sealed_file(path)
     try:
-        return model.model_validate_json(json.dumps(stored.content))
+        return model.model_validate_json(json.dumps(stored.content)) if stored else None
     except ValidationError as fault:
-        raise StorageError(f"{path} cannot be read ({first(fault)}); restore a backup") from None
+        raise StorageError(f"{path} cannot be read ({first(fault)}); {REMEDY}") from None
 
 
 def require_own_files(kit: Path) -> None:
     """Raise StorageError for a file of a silo's state that was not written on this machine."""
-    for path in sorted((kit / "state").rglob("*.json")):
-        if path.name in SEALED or path.parent.name == DISCLOSED:
+    for path in _content(kit / "state"):
+        if path.suffix == ".json" and (path.stem in SEALED or path.parent.name == DISCLOSED):
             _sealed_file(path)
 
 
 def _sealed_file(path: Path) -> SealedFile | None:
     """A sealed file, None if it is missing. Raises StorageError for any other one."""
-    if path.is_symlink():  # of nothing, it would count as missing
-        raise StorageError(f"{path} is a link; {REMEDY}")
     stored = read_json(SealedFile, path, REMEDY)
     if stored and not sealed(stored.seal, "file", _sealed_text(path, stored.content)):
         raise StorageError(f"{path} was not written by this silo on this machine; {REMEDY}")

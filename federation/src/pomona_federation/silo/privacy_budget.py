@@ -253,12 +253,8 @@ class PrivacyBudget:
         """Add a reservation, also to the audit log; one for no particular data counts as spent."""
         if not existing:
             self._write(())  # even an empty file is written before the audit log mentions it
-        fields: dict[str, Any] = {
-            "study": claim.study,
-            "agreement": claim.agreement,
-            "run": claim.run,
-            "against": claim.against,
-        }
+        fields: dict[str, Any] = {"study": claim.study, "agreement": claim.agreement}
+        fields |= {"run": claim.run, "against": claim.against}
         fields |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
         write_line(self.kit / "state", RESERVED, **fields)
         spent_epsilon = 0.0 if data else fields["epsilon"]
@@ -327,20 +323,12 @@ def _sum(reservations: Iterable[Reservation]) -> Cost:
     """The sum over studies; if a repeated round raised a study's ledger above its reservation, the
     ledger counts.
     """
-    studies: dict[str, Cost] = {}
-    spent_epsilon: dict[str, float] = {}
+    studies: dict[str, tuple[Cost, float]] = {}
     for r in reservations:
-        studies[r.agreement] = studies.get(r.agreement, Cost()) + r.cost
-        spent_epsilon[r.agreement] = max(
-            spent_epsilon.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent
-        )
-    return sum(
-        (
-            Cost(max(cost.epsilon, spent_epsilon[name]), cost.delta)
-            for name, cost in studies.items()
-        ),
-        Cost(),
-    )
+        cost, spent = studies.get(r.agreement, (Cost(), 0.0))
+        studies[r.agreement] = cost + r.cost, max(spent, math.inf if r.spent is None else r.spent)
+    costs = (Cost(max(cost.epsilon, spent), cost.delta) for cost, spent in studies.values())
+    return sum(costs, Cost())
 
 
 def _finite(epsilon: float) -> float | None:

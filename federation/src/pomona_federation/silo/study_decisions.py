@@ -64,13 +64,8 @@ class StudyDecision(Settings):
     @property
     def record(self) -> dict[str, Any]:
         """The decision as recorded in the audit log."""
-        fields = {
-            "event": self.status,
-            "study": self.study.name,
-            "agreement": self.agreement,
-            "by": self.by,
-        }
-        fields |= {"why": self.why} if self.why else {}
+        fields = {"event": self.status, "study": self.study.name, "agreement": self.agreement}
+        fields |= {"by": self.by} | ({"why": self.why} if self.why else {})
         return fields | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
 
     @property

@@ -151,16 +151,10 @@ def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> S
         raise ProtocolError(ALREADY_ANSWERED)
     if question.figures and previous.asked not in {None, question.digest}:
         raise ProtocolError(ALREADY_ANSWERED)
-    fields = {
-        "agreement": question.agreement,
-        "run": question.run,
-        "silo": silo.file.name,
-        "question": question.digest,
-    }
+    fields = {"agreement": question.agreement, "run": question.run, "silo": silo.file.name}
     if question.figures is None:
-        answer = SurveyAnswer(
-            **fields, columns=answers.columns(survey, silo.file.data, silo.member)
-        )
+        columns = answers.columns(survey, silo.file.data, silo.member)
+        answer = SurveyAnswer(**fields, question=question.digest, columns=columns)
     else:
         silo.reserve(question.run)
         previous = previous.model_copy(update={"asked": question.digest})
@@ -170,7 +164,7 @@ def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> S
             survey, question.figures, silo.file.data, silo.member, record.figures
         )
         write_own(disclosed, record.model_copy(update={"figures": every}))
-        answer = SurveyAnswer(**fields, figures=reply)
+        answer = SurveyAnswer(**fields, question=question.digest, figures=reply)
         if survey.noise:
             PrivacyBudget(silo.folder).note_spent(
                 question.agreement, question.run, survey.noise.epsilon

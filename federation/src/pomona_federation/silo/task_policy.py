@@ -123,15 +123,9 @@ class TaskPolicy:
         """
         pinned = self._pinned()
         if pinned is None or pinned.place is None:
-            versions = pinned.begun if pinned else installed()
-            fields = {
-                "run": task.run,
-                "place": task.place,
-                "forms": entry_forms,
-                "begun": versions,
-                "rows": rows,
-            }
-            self._pin(PinnedAgreement(agreement=task.agreement, **fields))
+            begun = pinned.begun if pinned else installed()
+            fields = {"run": task.run, "place": task.place, "forms": entry_forms, "rows": rows}
+            self._pin(PinnedAgreement(agreement=task.agreement, begun=begun, **fields))
 
     def require_forms(self, task: Task, entry_forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless a task has exactly the method's entries, each in the method's
