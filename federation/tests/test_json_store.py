@@ -10,6 +10,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona_federation import keys
 from pomona_federation.keys import Signer, signed
 from pomona_federation.server.server_app import coordinate
+from pomona_federation.silo.own_state import seal
 from pomona_federation.silo.silo_report import LOCAL_SCORES, report
 from pomona_federation.silo.task_policy import LastTasks, PinnedAgreement
 from test_hostile_server import Server, noise
@@ -31,15 +32,18 @@ def server(world):
 @pytest.mark.parametrize("name", ["asked", "seen", "agreement"])
 def test_a_memory_with_one_field_of_another_kind_is_named(name, server):
     path = server.kit() / "state" / f"{name}.json"
-    record = json.loads(path.read_text())
+    text = path.read_text()
+    record = json.loads(text)["content"]
     for field in record:
         for value in INVALID_VALUES:
             if (name, field, value) in (("seen", "rounds", {"a": 1}), ("asked", "left", [])):
                 continue  # a silo called a, last seen in round 1; no earlier run
-            path.write_text(json.dumps({**record, field: value}))
+            content = {**record, field: value}
+            own_seal = seal("file", json.dumps([path.name, content], sort_keys=True))
+            path.write_text(json.dumps({"content": content, "seal": own_seal}))
             with pytest.raises(StorageError, match=rf"{name}\.json cannot be read"):
                 server.ask(*server.task(2))
-    path.write_text(json.dumps(record))
+    path.write_text(text)
     assert server.ask(*server.task(2))[1]
 
 
