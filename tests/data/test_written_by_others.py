@@ -207,3 +207,22 @@ def test_objects_that_are_dates_and_times_keep_their_times():
     frame = patients(t=pd.Series([noon.date(), noon] * (ROWS // 2), dtype=object))
     days = read(from_frame(frame, label_column="y", dates=["t"])).raw.x[:, 1]
     assert (days[1::2] - days[::2] == 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "dates", [("1-Mar", "2-Sep"), ("2024-03-01", "02. Okt"), ("Mar-01", "5-Mai")]
+)
+def test_dates_among_names_are_noted(tmp_path, dates):
+    """Spreadsheets make them of genes (MARCH1) and of ages (1-3)."""
+    genes = patients(gene=["TP53", *dates, "10-14"] * 10)
+    genes.to_csv(tmp_path / "t.csv", index=False)
+    notes = " ".join(table(tmp_path / "t.csv", categories=["gene"]).notes)
+    assert f"column gene: dates among other names ({', '.join(dates)})" in notes
+    labels = genes.drop(columns="y").rename(columns={"gene": "y"})
+    labels.to_csv(tmp_path / "y.csv", index=False)
+    notes = " ".join(table(tmp_path / "y.csv").notes)
+    assert "classes: dates among other names" in notes
+    for usual in (dates * 20, ["Oct-4", "5-9", "10-14", "p.1-Mar"] * 10):
+        patients(gene=usual).to_csv(tmp_path / "t.csv", index=False)
+        notes = " ".join(table(tmp_path / "t.csv", categories=["gene"]).notes)
+        assert "dates among" not in notes

@@ -12,6 +12,7 @@ from pomona.data.quality.cells import Cells
 
 CHECKS = (
     answers.damaged_letters,
+    answers.dates_among_names,
     answers.shared_groups,
     answers.classes,
     answers.categories,

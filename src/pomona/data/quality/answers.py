@@ -1,5 +1,6 @@
 """Words and codes that clients write in their own ways, and letters that an encoding damaged."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ ANSWERS = (
 LETTERS = ({"f", "n"}, {"t", "y"})  # which stand for two things where both occur
 MAX_CODES = 10  # categories of a column that may be codes
 ENOUGH_ROWS = 20  # rows of a client that show all of its codes
+_MONTH = r"(?:jan|feb|m[aä]r|mrz|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])"
+_DATE = re.compile(rf"\d{{4}}-\d\d-\d\d.*|\d{{1,2}}[-. ]+{_MONTH}\.?|{_MONTH}-\d\d", re.IGNORECASE)
 SHARED = "if they are the same answers, write them the same way at all clients"
 
 
@@ -41,6 +44,17 @@ def damaged_letters(cells: Cells) -> list[str]:
         f"letters damaged by an encoding: {phrases}{hint}; save the file as UTF-8, or set "
         "data.encoding to the encoding that it was written in"
     ]
+
+
+def dates_among_names(cells: Cells) -> Iterator[str]:
+    """Warn if some names are dates: spreadsheets make them of SEPT2 (a gene) or 5-9."""
+    for source, names in _names(cells.dataset):
+        dates = [name for name in names if _DATE.fullmatch(name)]
+        if source not in {"columns", "words"} and 0 < len(dates) < len(names):
+            yield (
+                f"{source}: dates among other names ({listed(dates, 4)}): if a spreadsheet made "
+                "them of SEPT2, 5-9 or the like, write these into cells of texts"
+            )
 
 
 def _names(dataset: Dataset) -> Iterator[tuple[str, Sequence[str]]]:

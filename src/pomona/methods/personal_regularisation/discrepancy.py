@@ -57,7 +57,9 @@ def discrepancy(x: Tensor, y: Tensor, width: Tensor) -> Tensor:
 
 
 def distances(x: Tensor, y: Tensor) -> Tensor:
-    """Return squared distances (2 b, 2 b) of all x and y (b, f); by products small ones would be lost."""
+    """Return squared distances (2 b, 2 b) of all x and y (b, f), from differences: products would
+    lose small ones.
+    """
     z = torch.cat([x, y])
     return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square()
 

@@ -9,7 +9,8 @@ clients. AAAI 2022 (arXiv 2105.00243), Algorithm 1.
     by prototypes    the answer to a sample is the class k with the least |z - C_k|^2
 
 Features z are the f numbers that the last layer receives, of b samples j in a batch. Models stay with
-their clients, and start as the initial one; in round 1 there is no C, no R. lambda = 0 is Separate, to the bit.
+their clients, and start as the initial one; in round 1 there is no C, no R. lambda = 0 is Separate,
+to the bit.
 
 Named models: ``personal`` is w_i with its own head. ``prototypes`` is w_i by prototypes, which is a
 network too: -|z - C_k|^2 is linear in z up to a term that all classes share, so C makes a head. A
