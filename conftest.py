@@ -34,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples of Hypothesis, too, are those of the commit's tree."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = number("examples of Hypothesis")
+
+
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw the long tests of this commit: each change runs others, and a tree always the same."""
@@ -58,11 +65,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _signals():
-    """Whatever a test does to signal handlers ends with it."""
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+def _isolated(request: pytest.FixtureRequest):
+    """A test's random inputs do not depend on the tests before it; its signal handlers end with it."""
+    torch.manual_seed(number(f"inputs of {request.node.nodeid}"))
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
-    for one, handler in before.items():
+    for one, handler in handlers.items():
         signal.signal(one, handler)
 
 

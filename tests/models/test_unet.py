@@ -47,9 +47,9 @@ def test_no_sample_depends_on_those_beside_it():
 
 
 def test_stacked_models_are_those_one_by_one():
-    module = UNet(1, 2, 2, width=4, depth=1)
-    W = {k: torch.randn(3, *p.shape) for k, p in module.named_parameters()}
-    x = torch.randn(3, 2, 1, 8, 8)
+    module = UNet(1, 2, 2, width=4, depth=1).double()
+    W = {k: torch.randn_like(p.expand(3, *p.shape)) for k, p in module.named_parameters()}
+    x = torch.randn(3, 2, 1, 8, 8, dtype=torch.float64)
     stacked = vmap(lambda w, x: functional_call(module, w, (x,)))(W, x)
     for k in range(3):
         torch.testing.assert_close(

@@ -97,13 +97,12 @@ def test_inputs_for_as_long_as_asked(attack, request, capsys):
     name = request.node.callspec.params["attack"].name
     try:
         while time.monotonic() < deadline:
-            attacked(attack, counts, max_examples=50, database=None, phases=phases)()
+            test = attacked(attack, counts, max_examples=50, database=None, phases=phases)
+            seed(time.time_ns())(test)()
     except BaseException:
         FINDS.mkdir(parents=True, exist_ok=True)
-        file = (
-            FINDS
-            / f"{name.replace(' ', '-').replace('/', '-')}-{hashlib.sha256(counts.failing_input).hexdigest()[:8]}"
-        )
+        digest = hashlib.sha256(counts.failing_input).hexdigest()[:8]
+        file = FINDS / f"{name.replace(' ', '-').replace('/', '-')}-{digest}"
         file.write_bytes(counts.failing_input)
         raise
     finally:
