@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _isolated(request: pytest.FixtureRequest):
-    """A test's random inputs do not depend on the tests before it; its signal handlers end with it."""
+    """Random inputs do not depend on the tests before; signal handlers end with their test."""
     torch.manual_seed(number(f"inputs of {request.node.nodeid}"))
     handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
