@@ -15,7 +15,7 @@ from representatives import representatives
 
 pytestmark = pytest.mark.long
 
-WITHOUT_MODELS = {"separate", "fedproto", "fedavg-data"}
+WITHOUT_MODELS = {"separate", "fedproto", "fedtgp", "fedavg-data"}
 READ_METHODS = ("apple", "fedavg", "fedproto", "fedrep", "mocha", "scaffold")
 
 

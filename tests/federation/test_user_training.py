@@ -25,7 +25,7 @@ EXACT = [
 ]  # fmt: skip
 INSEPARABLE = {
     **dict.fromkeys(("moon", "fedphp", "fed-rod", "fedas", "fedphp+ala", "auto", "perfcl"), "outputs"),
-    **dict.fromkeys(("feddbe", "fedproto", "fedpac", "pfedfda", "gpfl"), "features"),
+    **dict.fromkeys(("feddbe", "fedproto", "fedtgp", "fedpac", "pfedfda", "gpfl"), "features"),
     **dict.fromkeys(("ffa-lora", "fedsa-lora", "feddpa"), "low-rank"),
     **dict.fromkeys(("ifca", "floco"), "initial models"),
     "fedavg-data": "samples of other clients",

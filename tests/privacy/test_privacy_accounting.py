@@ -150,7 +150,7 @@ def test_training_stops_before_the_budget_is_exceeded(tmp_path):
 COVERED = [
     (name, {"fedphp": {"transfer_weight": 0.0}, "partialfed": {"rule": "lower-shared"}, "fed-rod": {"gamma": 0.0}, "moon": {"mu": 0.0},
             "perfcl": {"mu": 0.0, "gamma": 0.0},
-            "feddbe": {"kappa": 0.0}, "fedproto": {"lambda": 0.0}, "fedpac": {"lambda": 0.0},
+            "feddbe": {"kappa": 0.0}, "fedproto": {"lambda": 0.0}, "fedtgp": {"lambda": 0.0}, "fedpac": {"lambda": 0.0},
             "fedas": {"alignment_epochs": 0}}
      .get(name.partition("+")[0], {}))
     for name in METHODS if name not in ("pfedfda", "gpfl")  # refused under privacy, or never covered

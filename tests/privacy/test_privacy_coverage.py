@@ -32,6 +32,7 @@ def test_every_method_says_what_is_not_covered(name):
            "fedavg-data": {"shared-samples"},
            "fedas": {"output-criterion"}, "feddbe": {"class-means", "output-criterion"},
            "fedpac": {"class-means", "output-criterion"}, "fedproto": {"class-means", "output-criterion"},
+           "fedtgp": {"class-means", "output-criterion"},
            "ifca": {"training-loss"}, "q-fedavg": {"training-loss"},
            "gpfl": {"output-criterion"}, "perfcl": {"output-criterion"},
            "pgfed": {"training-loss"}, "pgfedmo": {"training-loss"}}  # fmt: skip

@@ -58,6 +58,7 @@ from pomona.methods.personal_regularisation.pfedme import PFedMe
 from pomona.methods.personal_regularisation.separate import Separate
 from pomona.methods.prototypes.fedpac import FedPAC
 from pomona.methods.prototypes.fedproto import FedProto
+from pomona.methods.prototypes.fedtgp import FedTGP
 from pomona.methods.prototypes.pfedfda import PFedFDA
 from pomona.methods.robustness.robust import RULES, robustified
 from pomona.methods.shared_parts.fedas import FedAS
@@ -82,7 +83,7 @@ _CLASSES: tuple[type[MethodSettings], ...] = (
     *(APFL, FedAMP, HeurFedAMP, PFedGraph, FedFomo, FedFomoMA, APPLE, PGFed, PGFedMo, FedALA),
     *(PerFedAvg, FedRep, PFedMe, Ditto, FedPHP, PartialFed, FedCAC, FedSelect),
     *(LGFedAvg, FedPer, FedBN, FedBABU, FedRoD, FENDA, PerFCL, GPFL, FedDBE),
-    *(FedProto, FedPAC, PFedFDA, FedAS, Floco, FFALoRA, FedSALoRA, FedDPA),
+    *(FedProto, FedTGP, FedPAC, PFedFDA, FedAS, Floco, FFALoRA, FedSALoRA, FedDPA),
     *(MRMTL, MOCHA, CFL, IFCA),
     *(FedProxALA, PerFedAvgALA, PFedMeALA, DittoALA, FedPHPALA, FedAMPALA, Auto),
 )

@@ -28,6 +28,11 @@ RELEASES = (base.RELEASES["class-means"], base.RELEASES["output-criterion"])
 """What sending class means, and a loss with them, releases past a noised gradient."""
 
 
+def privacy(weight: float) -> base.PrivacyCost:
+    """Return what a card says of a pull of this weight: without one gradients can be noised."""
+    return base.PrivacyCost(gradients=(base.Gradients(noised=not weight),), releases=RELEASES)
+
+
 @dataclass(frozen=True)
 class ClassMeans:
     """A server's means (K, f), and which classes have one (K,) bool."""

@@ -52,9 +52,8 @@ class FedProto(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        noised = base.Gradients(noised=not self.lambda_)
-        privacy = replace(CARD.privacy, gradients=(noised,))
-        return base.Method(server(self), client(self), replace(CARD, privacy=privacy))
+        card = replace(CARD, privacy=class_means.privacy(self.lambda_))
+        return base.Method(server(self), client(self.lambda_), card)
 
 
 def server(settings: FedProto) -> base.Server:
@@ -87,7 +86,7 @@ def server(settings: FedProto) -> base.Server:
     )
 
 
-def client(settings: FedProto) -> base.Client:
+def client(lambda_: float) -> base.Client:
     """Train a model of its own near the class means; the state is that model (n, d)."""
 
     def train(
@@ -98,9 +97,9 @@ def client(settings: FedProto) -> base.Client:
         training.observe("personal", W, "received")
         training.observe("prototypes", by_prototypes(W, means, has_mean, head), "received")
         losses = [
-            class_means.attracted(training, *target, settings.lambda_)
+            class_means.attracted(training, *target, lambda_)
             for target in zip(means, has_mean, strict=True)
-            if settings.lambda_
+            if lambda_
         ]
         base.sgd(training, W, round_, losses=losses)
         training.observe("personal", W, "trained")
@@ -142,8 +141,6 @@ CARD = base.Card(
     headline=("personal", "trained"),
     models=("prototypes",),
     joining="newcomers and unseen clients start from the initial model, near the standing means",
-    privacy=base.PrivacyCost(
-        gradients=(base.Gradients(noised=False),), releases=class_means.RELEASES
-    ),
+    privacy=class_means.privacy(1.0),
     tasks=("classes",),
 )
