@@ -23,7 +23,7 @@ from pomona.core.errors import ConfigError
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.certificates import ClientCertificate, client_context
-from pomona_federation.messages.message_bodies import MEMBERSHIP
+from pomona_federation.messages.study_bodies import MEMBERSHIP
 from pomona_federation.provision.provision import add, provision
 from pomona_federation.server import superlink
 from pomona_federation.server.gate import Gate

@@ -25,7 +25,7 @@ from agreement_file import agreement
 from pomona_federation import certificates, keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
+from pomona_federation.messages.study_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.provision.provision import provision
 from pomona_federation.server import superlink
 from pomona_federation.server.gate import (

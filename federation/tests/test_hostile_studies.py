@@ -13,7 +13,7 @@ from pomona_federation import audit_log, json_store, versions
 from pomona_federation.agreement import Federation
 from pomona_federation.installation.contents import RULES, rule
 from pomona_federation.keys import Signer
-from pomona_federation.messages.message_bodies import STUDIES, Decision, StudyVisit, TakenDecision
+from pomona_federation.messages.study_bodies import STUDIES, Decision, StudyVisit, TakenDecision
 from pomona_federation.server import consents
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from damage import places
 from pomona.core.errors import ProtocolError
-from pomona_federation.messages import message_bodies
+from pomona_federation.messages import message_bodies, study_bodies
 from pomona_federation.study import parse_study
 
 HASH, OTHER_HASH = "a" * 64, "b" * 64
@@ -134,8 +134,8 @@ DOWNLINK = {"core": {"form": ROW_FORM, "index": [0], "rows": MANY}}
         (message_bodies.Task, {"downlink": DOWNLINK}),
         (message_bodies.Task, {"renewals": [{"silo": "silo-1", "keys": [0] * 5000}]}),
         (message_bodies.SumRequest, {"keys": MANY}),
-        (message_bodies.SurveyAnswer, {"columns": {"columns": [0] * 5000}}),
-        (message_bodies.SurveyAnswer, {"figures": {"rows": 1, "words": MANY}}),
+        (study_bodies.SurveyAnswer, {"columns": {"columns": [0] * 5000}}),
+        (study_bodies.SurveyAnswer, {"figures": {"rows": 1, "words": MANY}}),
     ],
 )
 def test_of_a_body_full_of_faults_few_are_noted(kind, fields):

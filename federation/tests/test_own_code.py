@@ -15,10 +15,10 @@ from pomona.core.errors import ConfigError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
+from pomona_federation.named_code import named_code
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_proposals import require_harmless
 from pomona_federation.status import server as server_status
-from pomona_federation.study import named_code
 
 pytestmark = pytest.mark.long
 

@@ -17,7 +17,7 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import audit_log, status, versions
 from pomona_federation.agreement import Federation
-from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
+from pomona_federation.messages.study_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
 from pomona_federation.server import contacts, launcher
 from pomona_federation.server.consents import Consents

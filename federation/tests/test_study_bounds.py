@@ -18,7 +18,7 @@ from pomona.methods import METHODS
 from pomona.methods.base import Initial
 from pomona.models.parameter_space import ParameterSpace
 from pomona_federation import status
-from pomona_federation.messages.message_bodies import STUDIES
+from pomona_federation.messages.study_bodies import STUDIES
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.silo import consent_policy, study_facts, study_proposals
 from pomona_federation.silo.consent_policy import misfits

@@ -17,7 +17,7 @@ from agreement_file import TASK, agreement
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation.audit_log import Audit
-from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.messages.study_bodies import Decision
 from pomona_federation.server import superlink_supervisor
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry

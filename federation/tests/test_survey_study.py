@@ -20,8 +20,9 @@ from pomona_federation import audit_log, status
 from pomona_federation.agreement import Federation
 from pomona_federation.cli.server import _progress as progress
 from pomona_federation.flower_apps import handled
-from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
+from pomona_federation.messages.message_bodies import Refusal
 from pomona_federation.messages.message_bus import Message, packed, unpacked
+from pomona_federation.messages.study_bodies import SurveyAnswer, SurveyQuestion
 from pomona_federation.provision.provision import provision
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.study_queue import StudyQueue

@@ -12,7 +12,7 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError
 from pomona.federation.admission import Check
 from pomona_federation.audit_log import Audit, complete_lines
-from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.messages.study_bodies import Decision
 from pomona_federation.server import contacts
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.registry_admin import uplinks

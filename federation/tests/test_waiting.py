@@ -15,8 +15,8 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 from pomona_federation import status, versions
 from pomona_federation.audit_log import Audit
-from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.messages.message_bus import unpacked
+from pomona_federation.messages.study_bodies import Decision
 from pomona_federation.server import message_exchange
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.contacts import Contact

@@ -22,9 +22,9 @@ from pomona.core.toml import Tree, named_file, read_file, validated
 from pomona.core.training_settings import LEAST_IN_A_SUM
 from pomona_federation import certificates
 from pomona_federation.address import Address, HostPort
+from pomona_federation.named_code import named_code
 from pomona_federation.study import (
     KIT,
-    EvaluateTerms,
     EvaluationStudy,
     RunStudy,
     SearchStudy,
@@ -32,8 +32,8 @@ from pomona_federation.study import (
     SurveyStudy,
     TrainingStudy,
     at_point,
-    named_code,
 )
+from pomona_federation.study_sections import EvaluateTerms
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 

@@ -18,14 +18,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from pomona.core.errors import PomonaError
 from pomona.core.registry import importable
-from pomona_federation.messages.message_bodies import (
-    Hello,
-    Refusal,
-    SumRequest,
-    SurveyQuestion,
-    Task,
-)
+from pomona_federation.messages.message_bodies import Hello, Refusal, SumRequest, Task
 from pomona_federation.messages.message_bus import Message, packed, unpacked
+from pomona_federation.messages.study_bodies import SurveyQuestion
 from pomona_federation.silo.settings import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
 from pomona_federation.supervision.supervisor import SERVER_KIT

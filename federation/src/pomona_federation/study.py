@@ -8,38 +8,24 @@ kind alone.
 
 import re
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
-    FailFast,
     Field,
-    StringConstraints,
     TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
 )
 
-from pomona.core.bounds import (
-    DIGEST,
-    MAX_CLIENTS,
-    ROUNDS,
-    ClientId,
-    Name,
-    NameOrNone,
-    Sha256,
-    Table,
-    first,
-    parse,
-)
+from pomona.core.bounds import DIGEST, MAX_CLIENTS, ROUNDS, Name, NameOrNone, first, parse
 from pomona.core.errors import ConfigError, ProtocolError, suggestion
 from pomona.core.file_kinds import require_kind
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, leaves, named_file, read_file, validated
+from pomona.core.toml import Tree, named_file, read_file, validated
+from pomona_federation.study_sections import EvaluateTerms, SearchTerms
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 
@@ -47,96 +33,12 @@ KIT = "kit"  # name of the study that the kits came with
 WEIGHTS = "weights"  # folder of a kit
 DAY = 86400.0  # seconds
 LONGEST = 16 * 2**20  # largest study on the wire in bytes; a vocabulary of a million words fits
-MOST_JUDGED = 500  # most models in one study; each has a score on two splits
-MOST_TRIALS = 200
 TRIALS = "trials"  # folder of a search's trials, in the study's
-# what consent rests on
-FIXED = ("method", "model", "metric", "model.init", "model.init_sha256", "model.loss")
-MOST_CELLS = 10_000  # largest grid from which they are drawn
 # names of a study's result files by kind
 RESULTS = {"evaluate": "evaluation", "search": "search", "survey": "survey"}
 LEAST_SAMPLES = 10  # smallest number of samples whose scores an evaluation shares
 # keys of section run that affect the evaluation of a model
 JUDGING = ("model", "metric", "seed", "precision")
-
-Value = (
-    bool
-    | int
-    | float
-    | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+-]*$", max_length=80)]
-)
-Key = Annotated[
-    str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)
-]
-
-
-class EvaluateTerms(Settings):
-    """The evaluated models: personal models of an earlier study or, if none is named, the given
-    first weights.
-
-    Attributes:
-        agreement: that study's hash; `pomona server study submit` sets it
-        models: the silos that have such a model, with their places; set by submit
-    """
-
-    of: Name | None = Field(
-        None,
-        description=(
-            f"the study whose personal models are evaluated; {KIT!r}: the one that the "
-            "kits came with"
-        ),
-    )
-    agreement: Sha256 | None = None
-    models: Table[Name, ClientId] = Field({}, max_length=MOST_JUDGED)
-
-    @model_validator(mode="after")
-    def _validate(self) -> Self:
-        if self.of is None and (self.models or self.agreement):
-            raise ValueError(
-                "models are those of a study; name it in evaluate.of, or leave them out"
-            )
-        return self
-
-
-class SearchTerms(Settings):
-    """The settings to try: a grid, or points drawn from it.
-
-    Attributes:
-        space: dotted keys of [run], and the values of each
-        points: largest number of settings tried: all of a smaller grid, else this many at random
-        seed: of the draw
-    """
-
-    space: Annotated[
-        Table[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100), FailFast()]],
-        BeforeValidator(leaves),
-    ] = Field(min_length=1, max_length=20)
-    points: int = Field(10, ge=1, le=MOST_TRIALS)
-    seed: int = Field(0, ge=0, lt=2**63)
-
-    @model_validator(mode="after")
-    def _countable(self) -> Self:
-        if fixed := [
-            k
-            for k in self.space
-            if k in FIXED or k.endswith(".name") or k.startswith(("privacy", "secure_aggregation"))
-        ]:
-            raise ValueError(
-                f"{fixed[0]} is the same in all trials of a search; submit a study for each value "
-                "instead"
-            )
-        if (cells := prod(map(len, self.space.values()))) > MOST_CELLS:
-            raise ValueError(
-                f"space is a grid of {cells} points; the limit is {MOST_CELLS}: remove some"
-            )
-        return self
-
-    @property
-    def trials(self) -> tuple[Mapping[str, Any], ...]:
-        """The points to try, drawn as a bench draws them."""
-        from pomona.experiments.grid import points  # imported late: it loads PyTorch
-
-        return points(self.space, self.points, self.seed, "search")
 
 
 def _told_from_hashes(name: str) -> str:
@@ -412,36 +314,3 @@ def at_point(run: Tree, point: Mapping[str, Any]) -> Tree:
 def weights_file(kit: Path, sha256: str) -> Path:
     """Path of first weights with this hash in a kit. Raises for anything but a SHA-256."""
     return kit / WEIGHTS / f"{sha256 if DIGEST.fullmatch(sha256) else 'none'}.safetensors"
-
-
-def named_code(run: Mapping[str, Any]) -> list[str]:
-    """Every ``module:name`` that a run would import: its method, also another package's by its
-    short name, network, loss and metric.
-
-    Nothing is imported of them.
-
-    A network of a package (``timm:NAME``) does not count: it is looked up in that package's list.
-    Any other name in a package would be called directly, and counts as custom code.
-
-    Args:
-        run: a tree of settings, checked or not.
-    """
-    from pomona.methods import code_of
-    from pomona.models.packages import package
-
-    model = run.get("model")
-    method, network = (_name(run.get(section)) for section in ("method", "model"))
-    loss = _text(model.get("loss")) if isinstance(model, Mapping) else ""
-    metric = _text(run.get("metric")).removeprefix("-")
-    candidates = (code_of(method), "" if package(network) else network, loss, metric)
-    return [name for name in candidates if ":" in name]
-
-
-def _name(section: object) -> str:
-    """Return the name of a section, which may be given by its name only; empty without one."""
-    return _text(section.get("name") if isinstance(section, Mapping) else section)
-
-
-def _text(value: object) -> str:
-    """Return a text; empty for a value of another type."""
-    return value if isinstance(value, str) else ""

@@ -19,9 +19,9 @@ from pomona_federation.messages.message_bodies import (
     MaskKey,
     Refusal,
     SumRequest,
-    SurveyAnswer,
     Task,
 )
+from pomona_federation.messages.study_bodies import SurveyAnswer
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.silo_in_study import Silo

@@ -12,14 +12,13 @@ from pomona_federation.silo.consent_rules import ConsentPolicy
 from pomona_federation.silo.settings import SiloFile, StudyLimits
 from pomona_federation.study import (
     STUDY_TYPES,
-    EvaluateTerms,
     EvaluationStudy,
     SearchStudy,
-    SearchTerms,
     StudyTerms,
     SurveyStudy,
     TrainingStudy,
 )
+from pomona_federation.study_sections import EvaluateTerms, SearchTerms
 from pomona_federation.survey.settings import Noise, SurveySettings
 from pomona_federation.task_settings import TaskSettings
 

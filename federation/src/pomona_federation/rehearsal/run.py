@@ -33,9 +33,9 @@ from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.run_status import Status, read_status
 from pomona_federation.agreement import Federation
+from pomona_federation.named_code import named_code
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
-from pomona_federation.study import named_code
 from pomona_federation.supervision.supervisor import (
     adopt,
     disown,

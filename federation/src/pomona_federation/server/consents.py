@@ -15,7 +15,7 @@ from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SiloName
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.messages.study_bodies import Decision
 from pomona_federation.unused_uplinks import Reason
 
 CONSENTS = "consents.json"

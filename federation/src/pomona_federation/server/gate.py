@@ -23,7 +23,7 @@ from typing import Any
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
 from pomona.core.files import MAX_LOG_BYTES, content, publish
-from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
+from pomona_federation.messages.study_bodies import MEMBERSHIP, STUDIES
 
 TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 UID, INODE = 6, 8  # columns, counted from the local address

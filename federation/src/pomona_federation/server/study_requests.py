@@ -17,7 +17,7 @@ from pomona.core.settings import Settings
 from pomona.storage.run_status import read_status
 from pomona_federation import versions
 from pomona_federation.audit_log import write_line
-from pomona_federation.messages.message_bodies import (
+from pomona_federation.messages.study_bodies import (
     MOST_DECISIONS,
     STUDIES,
     STUDY_VERSIONS,

@@ -39,7 +39,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
+from pomona_federation.messages.study_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.server import contacts
 from pomona_federation.server.direct_handlers import DirectHandlers
 from pomona_federation.server.gate import (

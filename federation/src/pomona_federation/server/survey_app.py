@@ -14,8 +14,9 @@ from pomona.storage.run_status import Status, write_status
 from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
+from pomona_federation.messages.message_bodies import Refusal
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
+from pomona_federation.messages.study_bodies import SurveyAnswer, SurveyQuestion
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.handshake import run_id
 from pomona_federation.server.member_registry import MemberRegistry, member_ids

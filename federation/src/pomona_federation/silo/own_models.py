@@ -25,7 +25,7 @@ from pomona_federation.silo.row_provenance import names
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement
 from pomona_federation.silo.study_decisions import StudyDecisions
-from pomona_federation.study import EvaluateTerms
+from pomona_federation.study_sections import EvaluateTerms
 
 
 def starting_model(

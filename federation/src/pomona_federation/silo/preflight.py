@@ -31,7 +31,7 @@ from pomona_federation.silo.silo_scenario import require_device, worst_cost
 from pomona_federation.silo.study_decisions import StudyDecision
 from pomona_federation.silo.study_facts import facts, remarks, summary
 from pomona_federation.silo.study_proposals import compare, over_the_network
-from pomona_federation.study import EvaluateTerms
+from pomona_federation.study_sections import EvaluateTerms
 from pomona_federation.survey.raw_data import read_raw
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.survey.silo import offered, raw_data

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona_federation import keys
-from pomona_federation.messages.message_bodies import MEMBERSHIP
+from pomona_federation.messages.study_bodies import MEMBERSHIP
 from pomona_federation.silo.http_client import ServerRoute
 
 ANSWER_BYTES = 100  # bytes of an answer that are read

@@ -24,7 +24,8 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.history import FILE as HISTORY
 from pomona_federation.silo.own_state import ensure_origin, seal
-from pomona_federation.study import MOST_TRIALS, TRIALS, Study
+from pomona_federation.study import TRIALS, Study
+from pomona_federation.study_sections import MOST_TRIALS
 from pomona_federation.supervision.process_logs import clock
 
 STUDIES, FILE = "studies", "study.json"

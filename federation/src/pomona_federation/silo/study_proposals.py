@@ -22,7 +22,7 @@ from pomona.storage.lock import waiting_lock
 from pomona_federation import versions
 from pomona_federation.agreement import Federation
 from pomona_federation.keys import Signer
-from pomona_federation.messages.message_bodies import (
+from pomona_federation.messages.study_bodies import (
     MOST_DECISIONS,
     STUDIES,
     STUDY_VERSIONS,
@@ -32,12 +32,13 @@ from pomona_federation.messages.message_bodies import (
     StudyVisit,
     TakenDecision,
 )
+from pomona_federation.named_code import named_code
 from pomona_federation.silo import own_state
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import TOTAL_TIMEOUT, request, signed
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
-from pomona_federation.study import LONGEST, Study, SurveyStudy, named_code, parse_study
+from pomona_federation.study import LONGEST, Study, SurveyStudy, parse_study
 from pomona_federation.supervision.process_logs import LogFile, OutputLog
 from pomona_federation.supervision.supervisor import start
 from pomona_federation.versions import mismatch, note

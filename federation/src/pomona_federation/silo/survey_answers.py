@@ -17,15 +17,8 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.data.settings import DataSettings
 from pomona.storage.lock import locked
-from pomona_federation.messages.message_bodies import (
-    Body,
-    Hello,
-    HelloReply,
-    SumRequest,
-    SurveyAnswer,
-    SurveyQuestion,
-    Task,
-)
+from pomona_federation.messages.message_bodies import Body, Hello, HelloReply, SumRequest, Task
+from pomona_federation.messages.study_bodies import SurveyAnswer, SurveyQuestion
 from pomona_federation.silo.own_state import DISCLOSED, read_own, write_own
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.settings import (
