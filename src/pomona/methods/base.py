@@ -159,8 +159,8 @@ def model_state(initial: Initial, roster: Roster, ids: Ids, seed: int) -> Tensor
 
 
 def add_from_initial(state: State, ids: Ids, roster: Roster) -> tuple[State, None]:
-    """Return the state as it is: the ``add_clients`` of a server half whose newcomers start from the
-    run's initial model.
+    """Return the state as it is: the ``add_clients`` of a server half whose newcomers start from
+    the run's initial model.
     """
     return state, None
 
@@ -197,30 +197,37 @@ def linear_head(row: Initial | LocalTraining) -> Head:
 class Server:
     """The server half.
 
-    start(initial, roster, seed) -> state, which is None, a tensor or a dataclass of such, all
-    without gradients; downlink(state, ids, roster, round) -> downlink, receivers in the order of ids;
-    entries, their dtypes and widths are those of the first round; aggregate(state, uplink, ids,
-    roster, round) -> state, the uplink's leading axis being ids, ascending. add_clients(state, ids,
-    roster) -> state, row: clients join a federation of the members on the roster; the state has
-    rows for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
-    uplink_form(state) -> examples of one client's uplink, by name: only uplinks with exactly these
-    shapes and dtypes are accepted. invalid(uplink) -> a phrase on why a client's valid and finite
-    uplink cannot be used, if so. capped_clients(state, uplink, ids, roster, round) -> the reason,
-    as a phrase, for each client whose weight ``aggregate`` limits.
-    ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a
-    client whose results are not used by others.
-    ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with
-    the uplink's name. closing(state, roster, round) -> a closing note on the run from its last
-    state and round, if any.
-    ``global_model``: all clients build the same whole model from what they receive, and observe it
-    as "global".
-    ``averages``: the state is just the model or part of one (k,) that is sent, and becomes a mean
-    of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
-    ``sums``: all clients receive the same, and ``aggregate`` uses their uplinks, of floats, only in
-    their mean by ``roster.weights(ids)``: secure aggregation can hide the single ones.
-    ``deals``: which of the server's models a client receives is drawn anew each round.
-    ``mirrors``: what the state adds up of every client's uplinks as the client's own state does, if
-    anything: a client that loses rounds can no longer agree with it.
+    Attributes:
+        start: (initial, roster, seed) -> state, which is None, a tensor or a dataclass of such, all
+            without gradients.
+        downlink: (state, ids, roster, round) -> downlink, receivers in the order of ids; entries,
+            their dtypes and widths are those of the first round.
+        aggregate: (state, uplink, ids, roster, round) -> state, the uplink's leading axis being
+            ids, ascending.
+        add_clients: (state, ids, roster) -> state, row: clients join a federation of the members on
+            the roster; the state has rows for them, and ``row`` (d,) is the model they start from,
+            None for the run's initial one.
+        uplink_form: (state) -> examples of one client's uplink, by name: only uplinks with exactly
+            these shapes and dtypes are accepted.
+        separable: aggregate changes only what belongs to ids, so a copy of the state can serve a
+            client whose results are not used by others.
+        relays: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with
+            the uplink's name.
+        global_model: all clients build the same whole model from what they receive, and observe it
+            as "global".
+        averages: the state is just the model or part of one (k,) that is sent, and becomes a mean
+            of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
+        sums: all clients receive the same, and ``aggregate`` uses their uplinks, of floats, only in
+            their mean by ``roster.weights(ids)``: secure aggregation can hide the single ones.
+        deals: which of the server's models a client receives is drawn anew each round.
+        mirrors: what the state adds up of every client's uplinks as the client's own state does, if
+            anything: a client that loses rounds can no longer agree with it.
+        closing: (state, roster, round) -> a closing note on the run from its last state and round,
+            if any.
+        invalid: (uplink) -> a phrase on why a client's valid and finite uplink cannot be used, if
+            so.
+        capped_clients: (state, uplink, ids, roster, round) -> the reason, as a phrase, for each
+            client whose weight ``aggregate`` limits.
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -244,24 +251,26 @@ class Server:
 class Client:
     """The client half.
 
-    start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client
-    without state; train(state, received, training, round) -> state, uplink, info. The given state
-    may be changed.
-    ``adapt``: train for a client whose results are not used by others, if it differs. ``private``
-    names the tensors of the state that never leave the client and that the record stores
-    separately; a state that is one tensor is called "state". Uplink and info are tensors (n, ...)
-    by name; info is for a simulation's record, in a deployment it stays with the client.
-    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row
-    from every client: they are received as ``Copies``, with 0 for clients that are not members.
-    keeps[name](initial, roster) -> Rows with an index (N,): the initial rows; of no clients if such
-    an entry is not kept after all.
-    ``constant``: whether the state never changes after the start.
-    ``reads_alike``: whether clients read all received models in each step, and receive the same
-    ones.
-    ``rate``: the setting of a rate, besides lr, that may be too large if a client's training
-    diverges.
-    ``sends_step``: a round of one step of SGD sends the received model after that step, and nothing
-    else: w less lr times one gradient at w, and what w alone determines.
+    Attributes:
+        start: (initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a
+            client without state.
+        train: (state, received, training, round) -> state, uplink, info. The given state may be
+            changed. Uplink and info are tensors (n, ...) by name; info is for a simulation's
+            record, in a deployment it stays with the client.
+        private: the tensors of the state that never leave the client and that the record stores
+            separately; a state that is one tensor is called "state".
+        adapt: train for a client whose results are not used by others, if it differs.
+        keeps: entries of the downlink, with an index (n, M), of which a client keeps the last row
+            from every client: they are received as ``Copies``, with 0 for clients that are not
+            members. keeps[name](initial, roster) -> Rows with an index (N,): the initial rows; of
+            no clients if such an entry is not kept after all.
+        constant: whether the state never changes after the start.
+        reads_alike: whether clients read all received models in each step, and receive the same
+            ones.
+        rate: the setting of a rate, besides lr, that may be too large if a client's training
+            diverges.
+        sends_step: a round of one step of SGD sends the received model after that step, and nothing
+            else: w less lr times one gradient at w, and what w alone determines.
     """
 
     start: Callable[[Initial, Roster, Ids, int], Any]

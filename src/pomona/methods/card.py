@@ -33,8 +33,8 @@ class Exchange:
         down, up: models per client and round.
         private: data that stays with the client.
         keeps: a client's history, i.e. its state from round to round.
-        reveals: what the server learns about a client, as a phrase, from each entry of its uplink that
-            is not called "model", "core" or "head".
+        reveals: what the server learns about a client, as a phrase, from each entry of its uplink
+            that is not called "model", "core" or "head".
         down_models: maximum models that a client receives in a round, as a function of the number
             of clients; None if ``down`` is a number, or a share of one model.
     """

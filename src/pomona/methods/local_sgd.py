@@ -33,9 +33,9 @@ def sgd(
     training data.
 
     ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient:
-    a pull where it is affine in the row, so that an engine can take the whole step. With ``columns``,
-    which must end at a layer boundary, the rest of each row is fixed, and an empty part takes no
-    steps.
+    a pull where it is affine in the row, so that an engine can take the whole step. With
+    ``columns``, which must end at a layer boundary, the rest of each row is fixed, and an empty
+    part takes no steps.
     """
     if columns is not None and columns.start == columns.stop:
         return W

@@ -106,8 +106,8 @@ def largest(values: Tensor, count: int) -> Tensor:
     """Return the mask (n, m) bool of the ``count`` >= 1 largest of each row (n, m), none of them
     below 0.
 
-    Numbers within ``TIE`` of the smallest that is chosen are taken for equal to it, and the first of
-    these are chosen: parameters whose gradients are the same move alike but for rounding, which
+    Numbers within ``TIE`` of the smallest that is chosen are taken for equal to it, and the first
+    of these are chosen: parameters whose gradients are the same move alike but for rounding, which
     differs between engines and processors.
     """
     threshold = values.kthvalue(values.shape[1] - count + 1, dim=1, keepdim=True).values

@@ -8,23 +8,23 @@ NeurIPS 2024 (arXiv 2403.19211), FedDPA-T.
     global change    (A_g, B_g) <- SGD((A_g, B_g); E epochs on D_i)          on W + s B_g A_g alone
     server           (A_g, B_g) <- sum_i n_i / n (A_g, B_g)_i                (A_l, B_l) never leave the client
 
-A change of rank 2 k is a sum of two of rank k: the first k rows of A and columns of B are the global
-change, the others the own one. So the sum is a model like any other, with B's columns times 1 - c
-and c, and ``model.train.lora.rank`` is even, twice the paper's r. What else is trained
+A change of rank 2 k is a sum of two of rank k: the first k rows of A and columns of B are the
+global change, the others the own one. So the sum is a model like any other, with B's columns times
+1 - c and c, and ``model.train.lora.rank`` is even, twice the paper's r. What else is trained
 (``model.train.lora.beside``) belongs to the global change.
 
-Named models: ``global`` has the received global change alone, ``personal, received`` both as received
-and kept, ``personal, trained`` the received global change with the own one just trained. With c = 0
-both models have the same outputs, and the global change is FedAvg's of rank k. Without low-rank
-changes it is FedAvg, to the bit, and a run reports it.
+Named models: ``global`` has the received global change alone, ``personal, received`` both as
+received and kept, ``personal, trained`` the received global change with the own one just trained.
+With c = 0 both models have the same outputs, and the global change is FedAvg's of rank k. Without
+low-rank changes it is FedAvg, to the bit, and a run reports it.
 
 Differs from the paper: that mixes the two for each test sample, c being proportional to the mean
 cosine of its representation with those of some training samples, since a client may also meet tasks
-of others. Such a mixture is not a row of parameters, and no model file could store it: here c is one
-number, in training as in published code, whose default is 0.5 too. FedDPA-F, which trains the own
-change after the last round, is left out. The paper's text was not at hand beyond its abstract: this
-follows its authors' code, which differs in three things: it trains the own change from the second
-round on, and each client draws the A of its own; clients count alike in the mean.
+of others. Such a mixture is not a row of parameters, and no model file could store it: here c is
+one number, in training as in published code, whose default is 0.5 too. FedDPA-F, which trains the
+own change after the last round, is left out. The paper's text was not at hand beyond its abstract:
+this follows its authors' code, which differs in three things: it trains the own change from the
+second round on, and each client draws the A of its own; clients count alike in the mean.
 """
 
 from dataclasses import dataclass, replace

@@ -7,11 +7,11 @@ ICLR 2025 (arXiv 2410.01463).
     client           (A_i, B_i, h_i) <- SGD((A, B_i, h_i); E epochs on D_i)  in the same steps; h_i the last layer
     server           A <- sum_i n_i / n A_i                                  B_i and h_i never leave the client
 
-Everything but B and the last layer is shared: what else ``model.train.lora.beside`` names is in
-the mean. ``personal, received`` is the received A with the client's B_i and h_i, ``personal,
-trained`` the same after local training. The numbers are those of FedPer with ``shared =
-["*.lora_A.weight"]``, to the bit, if only the last layer is trained in addition to the changes; without
-changes it is FedPer, with ``head = "shared"`` FedAvg, and a run reports it.
+Everything but B and the last layer is shared: what else ``model.train.lora.beside`` names is in the
+mean. ``personal, received`` is the received A with the client's B_i and h_i, ``personal, trained``
+the same after local training. The numbers are those of FedPer with
+``shared = ["*.lora_A.weight"]``, to the bit, if only the last layer is trained in addition to the
+changes; without changes it is FedPer, with ``head = "shared"`` FedAvg, and a run reports it.
 
 Differs from the paper: clients count by samples, and all start from one B and one last layer. As in
 published code the classifier stays with its client. The paper's text was not at hand beyond its
@@ -47,7 +47,7 @@ class FedSALoRA(base.MethodSettings):
         )
 
     def kept_columns(self, row: partly_shared.RowLayout) -> partly_shared.Columns:
-        """Return what stays with a client: B of each changed layer, and the last layer but its A."""
+        """Return what stays with a client: B of changed layers, and the last layer but its A."""
         top = row.layers[-1].start if self.head == "kept" else row.layers[-1].stop
         return partly_shared.merge(
             slice(entry.start, entry.stop)

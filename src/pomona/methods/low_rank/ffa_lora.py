@@ -11,11 +11,12 @@ Averages of both factors are not the average of their product, and noise on both
 A fixed the network is linear in what is averaged, clipped and noised. This is FedAvg on a network
 of which A is frozen (``model.train.lora.trained = "B"``, which the method sets), to the bit: A is
 in no row, costs no gradient, no traffic and no noise. Without low-rank changes it is FedAvg, and a
-run reports it. What is trained in addition to the changes (``model.train.lora.beside``) is averaged too.
+run reports it. What is trained in addition to the changes (``model.train.lora.beside``) is averaged
+too.
 
-Differs from the paper: clients count by samples. The authors published no code, and the paper's text
-was not at hand: this follows its abstract, and the code of Guo et al. (ICLR 2025), who compare with
-it and average the classifier in addition to B.
+Differs from the paper: clients count by samples. The authors published no code, and the paper's
+text was not at hand: this follows its abstract, and the code of Guo et al. (ICLR 2025), who compare
+with it and average the classifier in addition to B.
 """
 
 from dataclasses import replace

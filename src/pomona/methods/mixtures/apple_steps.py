@@ -1,8 +1,8 @@
 """A round's update of a client's core and relationships: APPLE's equations 5 and 6, and the
 extension ``local``.
 
-Both use one gradient per batch, g = dF_i/dw at the client's mixture. See ``methods/mixtures/apple.py`` for
-the purpose.
+Both use one gradient per batch, g = dF_i/dw at the client's mixture. See
+``methods/mixtures/apple.py`` for the purpose.
 """
 
 import math
@@ -24,9 +24,9 @@ class Mixing:
     """The models that clients mix in a round.
 
     ``copies`` of all cores, as in ``Mixture``: (N, d) if all clients have the same, else (n, N, d)
-    or, of the paper's rule, an engine's own; ``origins`` (n, d), from which progress is measured; ``is_self`` (n, N) marks a client's own position, ``members``
-    (N,) the members; ``p0`` (N,) the shares to which ``pull``, i.e. lambda(r) mu, draws the
-    relationships.
+    or, of the paper's rule, an engine's own; ``origins`` (n, d), from which progress is measured;
+    ``is_self`` (n, N) marks a client's own position, ``members`` (N,) the members; ``p0`` (N,) the
+    shares to which ``pull``, i.e. lambda(r) mu, draws the relationships.
     """
 
     copies: Any

@@ -8,11 +8,11 @@ A choice of this package, not of a paper, for those who do not want to search fo
     mixed            APPLE's m_i, with its local step: a mixture of all clients' progress
     choice           the model, right after training, with the least mean loss on client i's validation samples
 
-The four see the same batches, do not know of each other, and have no settings: each is what it is as
-a run of its own, to the bit. The choice is made in every round; it stays with the client, and nothing
-that is sent depends on it. Test samples choose nothing, so the score of ``personal`` on them
-is honest. Its validation score is the best of four on the same samples, so it is too high, most
-where they are few.
+The four see the same batches, do not know of each other, and have no settings: each is what it is
+as a run of its own, to the bit. The choice is made in every round; it stays with the client, and
+nothing that is sent depends on it. Test samples choose nothing, so the score of ``personal`` on
+them is honest. Its validation score is the best of four on the same samples, so it is too high,
+most where they are few.
 
 A round costs what the four cost together: four to five times FedAvg's training, the models of all
 others and two more down, and nearly three up. Under privacy their gradients on one batch count as

@@ -12,9 +12,9 @@ Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaborat
                      with e = w / |w|,  u_i = sum_j a_ij w_j / |w_j|
 
 The server keeps the last model of each client; the graph covers the members that have sent one. In
-round 1 there are none: all start from w^0, without the second part. ``personal, received`` is theta_i,
-``personal, trained`` is w_i. A large alpha makes a_i = p: FedAvg-local for mu = 0. A small alpha gives
-each client the most similar model, which is its own: Separate.
+round 1 there are none: all start from w^0, without the second part. ``personal, received`` is
+theta_i, ``personal, trained`` is w_i. A large alpha makes a_i = p: FedAvg-local for mu = 0. A small
+alpha gives each client the most similar model, which is its own: Separate.
 
 ``similarity = "models"`` takes cos(w_i, w_j) instead; networks that start from one model are then
 almost parallel.

@@ -100,8 +100,8 @@ def served_ids(
     roster: base.Roster,
     round_: base.Round,
 ) -> Tensor:
-    """Return the ids (M,) that a client requested, among ``senders`` (N,), those that have sent a gradient; its own id in
-    an empty place.
+    """Return the ids (M,) that a client requested, among ``senders`` (N,), those that have sent a
+    gradient; its own id in an empty place.
 
     Without a budget these are all. For a client that has never taken part the server draws at
     random, since it has met no risks and all are equal to it.

@@ -1,7 +1,8 @@
 """The budget of APPLE, FedFomo and PGFed: the server keeps a row of each client, and sends M on
 request.
 
-A client's request has as many entries as its budget; its own id marks an entry that it does not need.
+A client's request has as many entries as its budget; its own id marks an entry that it does not
+need.
 """
 
 import math

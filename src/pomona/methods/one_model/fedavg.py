@@ -14,10 +14,10 @@ Named models: ``global`` is w as received; ``local`` is w_i right after local tr
 print as FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a temporary copy of
 the received w, trained for another ``finetune_epochs``; it never enters the average. It only serves
 the evaluation, so its rate is the run's ``lr`` in every round, whatever the schedule: at the final
-rate of a cosine it would hardly differ from w. LP-FT (``finetune_head_epochs``) first trains the last
-layer alone, from the received one, then all layers for ``finetune_epochs``, each phase with a fresh
-optimizer; the paper fits the head to convergence. ``local`` is the round's training, and does come
-that close.
+rate of a cosine it would hardly differ from w. LP-FT (``finetune_head_epochs``) first trains the
+last layer alone, from the received one, then all layers for ``finetune_epochs``, each phase with a
+fresh optimizer; the paper fits the head to convergence. ``local`` is the round's training, and does
+come that close.
 
 Differs from papers: papers with this baseline give neither the number of fine-tuning epochs nor
 their rate; the default is the run's ``local_epochs``. The momentum starts at zero in every round,
@@ -97,8 +97,8 @@ def server(shared: Callable[[base.Initial], Tensor] | None = None) -> base.Serve
     """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over
     the cohort.
 
-    ``shared`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining
-    clients then start from the run's initial model.
+    ``shared`` takes the averaged part (k,) from the initial model, if clients keep the rest;
+    joining clients then start from the run's initial model.
     """
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:

@@ -9,17 +9,17 @@ multi-model cross-aggregation. ICDE 2024 (arXiv 2210.08285), Algorithm 1.
                      lowest     the least cosine of v_k and v_c,    highest: the largest; ties to the smaller c
     deployed         w = 1 / K sum_k w_k
 
-The K models (middleware models) start alike, and alpha below 1 keeps them near each other; every model
-counts alike in w, whatever the samples of its clients; and a partner of many counts up to 1 - alpha more,
-whatever the limit of shares. ``global, received`` is w, which goes down next
-to the model to be trained: for evaluation alone. ``local, trained`` is v_k. K = 1 is FedAvg, to the bit.
+The K models (middleware models) start alike, and alpha below 1 keeps them near each other; every
+model counts alike in w, whatever the samples of its clients; and a partner of many counts up to
+1 - alpha more, whatever the limit of shares. ``global, received`` is w, which goes down next to the
+model to be trained: for evaluation alone. ``local, trained`` is v_k. K = 1 is FedAvg, to the bit.
 
-Differs from the paper: that has as many models as clients in a round; here K is the number of clients
-when it starts, unless set. A model that several clients of the round train is their mean by samples; one that none
-trains stays, and can be c(k). The paper's ways to start faster (several partners at first, alpha that
-grows) are left out. Differs from PFLlib's code: that compares models by a sum of cosines, of ever more
-tensors, starts with FedAvg, gives each model to its clients without a new draw if all take part, and
-evaluates the mean by samples, from before the mixing.
+Differs from the paper: that has as many models as clients in a round; here K is the number of
+clients when it starts, unless set. A model that several clients of the round train is their mean by
+samples; one that none trains stays, and can be c(k). The paper's ways to start faster (several
+partners at first, alpha that grows) are left out. Differs from PFLlib's code: that compares models
+by a sum of cosines, of ever more tensors, starts with FedAvg, gives each model to its clients
+without a new draw if all take part, and evaluates the mean by samples, from before the mixing.
 """
 
 from dataclasses import dataclass
@@ -114,8 +114,8 @@ def server(settings: FedCross) -> base.Server:
 
 
 def dealt(K: int, ids: base.Ids, roster: base.Roster, round_: base.Round) -> Tensor:
-    """Return the number (n,) of the model that each client trains: the members take them in turn, in
-    a new order each round.
+    """Return the number (n,) of the model that each client trains: the members take them in turn,
+    in a new order each round.
     """
     order = torch.from_numpy(stream(round_.seed, "fedcross", round_.number).permutation(K))
     turns = {client: turn for turn, client in enumerate(roster.members)}

@@ -10,18 +10,20 @@ federated optimization. NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
                      d_i = (w - w_i) / (lr |a_i|_1)         its mean step
     server           w <- w - lr tau_eff sum_i p_i d_i,     tau_eff = sum_i p_i |a_i|_1               (eqs. 8, 9)
 
-|a_i|_1 is a client's distance, over lr, if every gradient is 1. The client counts it by the recursion of its own
-steps: from v = z = 0, v <- momentum v + 1 - mu lr z;  z <- z + v;  |a_i|_1 = z. For plain SGD it is
-the number of steps tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with
-the proximal term (1 - (1 - lr mu)^tau) / (lr mu), as in the paper.
+|a_i|_1 is a client's distance, over lr, if every gradient is 1. The client counts it by the
+recursion of its own steps: from v = z = 0, v <- momentum v + 1 - mu lr z;  z <- z + v;
+|a_i|_1 = z. For plain SGD it is the number of steps tau_i, with momentum rho (tau - rho
+(1 - rho^tau) / (1 - rho)) / (1 - rho), with the proximal term (1 - (1 - lr mu)^tau) / (lr mu), as
+in the paper.
 
 FedAvg's fixed point is that of sum_i p_i |a_i|_1 F_i: a client with twice the samples, and so twice
 the steps, counts four times. Where all |a_i|_1 are equal FedNova is FedAvg, to the bit. Named
 models are FedAvg's.
 
-|a_i|_1 follows from a client's number of samples: the server accepts no other from it. Where shares are limited
-(``largest_share``), p_i / |a_i|_1 over their sum is, and tau_eff is at most 1 / sum_i p_i / |a_i|_1, which moves the
-model no further than the clients went; the paper leaves tau_eff open, and the fixed point does not depend on it.
+|a_i|_1 follows from a client's number of samples: the server accepts no other from it. Where shares
+are limited (``largest_share``), p_i / |a_i|_1 over their sum is, and tau_eff is at most 1 / sum_i
+p_i / |a_i|_1, which moves the model no further than the clients went; the paper leaves tau_eff
+open, and the fixed point does not depend on it.
 
 Differs from published code: with a proximal term that takes the number of steps for tau_eff, and
 with one and momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact.

@@ -27,11 +27,11 @@ def reweighted_server(
     (``core.round.reweighted``). Clients that are limited, or whose number is outside its
     bounds, are reported with a reason.
 
-    ``reported``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of
-    each. ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,).
-    If all ratios are 1 this is FedAvg, to the bit. bounds(ids, roster, round) -> by name the lower
-    and upper bounds (n,) of a number, derived from what is known about the clients; a number
-    outside is replaced by the nearest bound. ``shared``: as of FedAvg's server.
+    ``reported``: the numbers (1,) float64 that a client uploads with its model, with the lower
+    bound of each. ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's
+    weights p (n,). If all ratios are 1 this is FedAvg, to the bit. bounds(ids, roster, round) -> by
+    name the lower and upper bounds (n,) of a number, derived from what is known about the clients;
+    a number outside is replaced by the nearest bound. ``shared``: as of FedAvg's server.
     """
     mean = fedavg.server(shared)
 

@@ -1,17 +1,19 @@
 """Features of a batch held to those under a fixed model, in distribution: a squared maximum mean
 discrepancy in the loss.
 
-Gretton, Borgwardt, Rasch, Schoelkopf, Smola. A kernel two-sample test. JMLR 2012, the biased statistic:
+Gretton, Borgwardt, Rasch, Schoelkopf, Smola. A kernel two-sample test. JMLR 2012, the biased
+statistic:
 
     R(x, y) = mean k(x_i, x_j) + mean k(y_i, y_j) - 2 mean k(x_i, y_j),
     k(x, y) = sum_s exp(-|x - y|^2 / (s w)),    s = 1/4, 1/2, 1, 2, 4
 
-x are the features of a batch's samples, y those under the fixed model, and w is the mean |y_i - y_j|^2
-over all pairs of the client's training samples: a width of the batch, as FedPHP has it, goes to 0 with
-x - y, and the slope to infinity.
+x are the features of a batch's samples, y those under the fixed model, and w is the mean
+|y_i - y_j|^2 over all pairs of the client's training samples: a width of the batch, as FedPHP has
+it, goes to 0 with x - y, and the slope to infinity.
 
-FL4Health 0.4.2 holds Ditto's and MR-MTL's models to the received one in this way, by 18 kernels of fixed
-widths on normalised features, whose weights it solves for every 20 steps; here all weigh alike.
+FL4Health 0.4.2 holds Ditto's and MR-MTL's models to the received one in this way, by 18 kernels of
+fixed widths on normalised features, whose weights it solves for every 20 steps; here all weigh
+alike.
 """
 
 from pomona.core.lazy_torch import Tensor, torch

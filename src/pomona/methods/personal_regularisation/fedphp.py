@@ -18,7 +18,8 @@ times the times a client took part over the times it will.
 
 Differs from published code: that knows the participation rate and counts each client's visits (here
 the round counts, which is the same on average), clips gradients, and trains at least five batches a
-round. There a batch of one sample has an R, of a slope without bound: the width is its own distance.
+round. There a batch of one sample has an R, of a slope without bound: the width is its own
+distance.
 """
 
 from dataclasses import dataclass, replace

@@ -12,8 +12,8 @@ w_i is never replaced; m only attracts it. ``personal, trained`` is w_i. lambda 
 the bit; for one client the pull is towards the round's start, which is FedProx, to the bit. The
 larger lambda, the nearer all w_i to one model; but lr lambda = 1 forgets w_i in every step, so keep
 it well below. In private training the more noise, the larger the best lambda: with it the mean of
-the clients averages their noise. With ``feature_weight`` = mu F_i gets mu R besides, the discrepancy
-(``discrepancy.py``) of the batch's features under w_i from those under m.
+the clients averages their noise. With ``feature_weight`` = mu F_i gets mu R besides, the
+discrepancy (``discrepancy.py``) of the batch's features under w_i from those under m.
 
 Differs from published code: under privacy its pull is part of each sample's gradient, and clipped
 with it; here it is added to the private gradient, as it reads models alone. Its clients start from

@@ -1,7 +1,7 @@
 """FedPAC: lower layers shared and held to class means, and a mixture of all heads for each client.
 
-Xu, Tong, Huang. Personalized federated learning with feature alignment and classifier collaboration.
-ICLR 2023 (arXiv 2306.11867), Algorithm 1.
+Xu, Tong, Huang. Personalized federated learning with feature alignment and classifier
+collaboration. ICLR 2023 (arXiv 2306.11867), Algorithm 1.
 
     client           h_i    <- SGD(h_i; head epochs on F_i),        phi fixed
                      phi_i  <- SGD(phi; E epochs on F_i + lambda R),    h_i fixed,   R = 1 / (b f) sum_j |z_j - C_y|^2
@@ -12,22 +12,22 @@ ICLR 2023 (arXiv 2306.11867), Algorithm 1.
     head weights     a_i = argmin over the simplex of  sum_j a_j^2 V_j + sum_k |q_ik - sum_j a_j q_jk|^2
                      q_ik = n_ik / n_i m_ik,    V_i = 1 / n_i (s_i - sum_k |q_ik|^2)
 
-Features z are the f numbers phi(x) that the head receives; m_ik is the mean of those of class k, and
-s_i of |z|^2, both under the received phi. The first part is the variance of mixed heads, the second
-their bias; together they are a quadratic form of a matrix Q without negative eigenvalues. If A^T A =
-Q, the x >= 0 with the least |A x|^2 + (x_1 + ... + x_n - 1)^2 is a multiple of its minimum, and
-non-negative least squares (Lawson and Hanson) finds it exactly. In the first round there is no C,
-and no R.
+Features z are the f numbers phi(x) that the head receives; m_ik is the mean of those of class k,
+and s_i of |z|^2, both under the received phi. The first part is the variance of mixed heads, the
+second their bias; together they are a quadratic form of a matrix Q without negative eigenvalues. If
+A^T A = Q, the x >= 0 with the least |A x|^2 + (x_1 + ... + x_n - 1)^2 is a multiple of its minimum,
+and non-negative least squares (Lawson and Hanson) finds it exactly. In the first round there is no
+C, and no R.
 
 Named models: ``personal`` is (phi, h_i), as received with the mixed head, and trained. Under full
 participation lambda = 0 without mixing (``mix = false``) is FedRep, to the bit.
 
-Differs from published code: that sets weights below 0.001 to 0, and eigenvalues below 0.01 if rounding
-has made one of Q negative; takes 0.1 as the rate of the head, and pulls a class without a mean to the
-client's own. PFLlib counts clients alike in C. It receives models in a random order and gives each
-client the head of another one's statistics; and heads that were mixed already are mixed into those
-of the next clients. Without these three differences it trains the same models. Here an s_i is taken
-to be no less than the client's means allow.
+Differs from published code: that sets weights below 0.001 to 0, and eigenvalues below 0.01 if
+rounding has made one of Q negative; takes 0.1 as the rate of the head, and pulls a class without a
+mean to the client's own. PFLlib counts clients alike in C. It receives models in a random order and
+gives each client the head of another one's statistics; and heads that were mixed already are mixed
+into those of the next clients. Without these three differences it trains the same models. Here an
+s_i is taken to be no less than the client's means allow.
 """
 
 from dataclasses import dataclass, replace
@@ -141,8 +141,8 @@ def head_weights(uplink: base.Uplink, ids: base.Ids, roster: base.Roster) -> Ten
 
 
 def mixture(V: Tensor, D: Tensor) -> Tensor:
-    """Return the a (n,) of the simplex with the least sum_j a_j^2 V_j + |sum_j a_j D_j|^2, for V (n,)
-    and rows D (n, m).
+    """Return the a (n,) of the simplex with the least sum_j a_j^2 V_j + |sum_j a_j D_j|^2, for V
+    (n,) and rows D (n, m).
     """
     from scipy.optimize import nnls  # imported late, for silo processes
 

@@ -1,4 +1,4 @@
-"""pFedFDA: lower layers shared, under a head made of class means and a covariance of all and one's own.
+"""pFedFDA: shared lower layers under a head of class means and a covariance, of all and one's own.
 
 McLaughlin, Su. Personalized federated learning via feature distribution adaptation. NeurIPS 2024
 (arXiv 2411.00329).
@@ -14,19 +14,19 @@ McLaughlin, Su. Personalized federated learning via feature distribution adaptat
                      S     <- sum_i n_i / n (b_i C_i + (1 - b_i) S)
 
 Features z are the f numbers phi(x) that the head receives; pi_ik is the client's share of class k,
-and e = 0.0001, which is also added to every share. Folds take every second sample of a class, and none of
-a class with one; a client without folds has b_i = 0. With ``betas = 2`` there is one for means and
-one for the covariance. At the start mu is the weight of the initial head, and S is I.
+and e = 0.0001, which is also added to every share. Folds take every second sample of a class, and
+none of a class with one; a client without folds has b_i = 0. With ``betas = 2`` there is one for
+means and one for the covariance. At the start mu is the weight of the initial head, and S is I.
 
-Named models: ``personal`` is (phi, h) under b_i, m_i and C_i, measured again: with the received phi,
-and with phi_i. The f^2 numbers of a covariance go up and down.
+Named models: ``personal`` is (phi, h) under b_i, m_i and C_i, measured again: with the received
+phi, and with phi_i. The f^2 numbers of a covariance go up and down.
 
-Differs from published code: that adds I, and 1e-4 to every number, to C_i (``ridge = 1``), and takes
-the nearest matrix without negative eigenvalues; here there are none. It minimises by ten steps of
-``L-BFGS`` from 1/2, draws folds, takes the features of C_i and m_i as they were while phi moved, and
-starts mu at random numbers from 0 to 1; where it evaluates, a class of one or two samples has mu_k.
-Without these differences it trains the same models, to rounding. The paper's algorithm was not at
-hand.
+Differs from published code: that adds I, and 1e-4 to every number, to C_i (``ridge = 1``), and
+takes the nearest matrix without negative eigenvalues; here there are none. It minimises by ten
+steps of ``L-BFGS`` from 1/2, draws folds, takes the features of C_i and m_i as they were while phi
+moved, and starts mu at random numbers from 0 to 1; where it evaluates, a class of one or two
+samples has mu_k. Without these differences it trains the same models, to rounding. The paper's
+algorithm was not at hand.
 """
 
 from dataclasses import dataclass
@@ -176,7 +176,7 @@ def client(settings: PFedFDA) -> base.Client:
 
 
 def with_heads(training: base.LocalTraining, W: Tensor, statistics: list[Gaussians]) -> Tensor:
-    """Return rows W (n, d) under the heads of each client's statistics, and of its classes' shares."""
+    """Return rows W (n, d) under the heads of each client's statistics and shares of classes."""
     head, P = base.linear_head(training), W.clone()
     weight, bias = head.view(P)
     for k, i in enumerate(training.clients):
@@ -187,7 +187,7 @@ def with_heads(training: base.LocalTraining, W: Tensor, statistics: list[Gaussia
 
 
 def shares(counts: Tensor, classes: int) -> Tensor:
-    """Return pi_i (K,) float64 of a client's samples of each class, which may end before the last."""
+    """Return pi_i (K,) float64 of a client's samples by class, which may end before the last."""
     padded = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
     p = padded / padded.sum() + SMALL
     return p / p.sum()

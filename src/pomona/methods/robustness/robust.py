@@ -132,7 +132,7 @@ class Robust:
     allowed: Callable[[Any, int], int] | None = None
 
     def unguarded(self, settings: Any, n: int) -> str | None:
-        """Return a warning if the settings expect liars but the rule allows for none of n clients."""
+        """Return a warning if liars are expected, and the rule allows for none of n clients."""
         if not self.allowed or not settings.robust_liars or self.allowed(settings, n):
             return None
         return (

@@ -100,9 +100,9 @@ def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tens
 
 
 def _onward(G: Tensor, a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    """Return coefficients after a step from a point on which models of weight ``weight`` lie, with b =
-    0: as far as the others' pull is stronger (Vardi, Zhang, PNAS 2000). Weiszfeld's steps stay, and
-    a liar could put its model where they begin.
+    """Return coefficients after a step from a point on which models of weight ``weight`` lie, with
+    b = 0: as far as the others' pull is stronger (Vardi, Zhang, PNAS 2000). Weiszfeld's steps stay,
+    and a liar could put its model where they begin.
     """
     total = b.sum()
     if not total:  # all are there

@@ -1,4 +1,4 @@
-"""FedAS: FedPer with received layers aligned to the client's own, and averaged by Fisher information.
+"""FedAS: FedPer with received layers aligned to the client's, and averaged by Fisher information.
 
 Yang, Huang, Ye. FedAS: bridging inconsistency in personalized federated learning. CVPR 2024,
 Algorithm 1.
@@ -9,12 +9,12 @@ Algorithm 1.
                      t_i   = sum over batches of |g_i(phi_i, h_i)|^2
     server           phi   <- sum_i t_i / (t_1 + ... + t_n) phi_i
 
-phi are all layers but the last, h_i is the last and stays; b_k samples of a batch have class k. t_i is
-the trace of the Fisher information, by which clients that hardly trained count little. Without
+phi are all layers but the last, h_i is the last and stays; b_k samples of a batch have class k. t_i
+is the trace of the Fisher information, by which clients that hardly trained count little. Without
 alignment (``alignment_epochs = 0``) and with ``weigh = "samples"`` this is FedPer, to the bit.
 
-Named models: ``personal, received`` is the received phi under the client's h_i, before the alignment;
-``personal, trained`` is (phi_i, h_i).
+Named models: ``personal, received`` is the received phi under the client's h_i, before the
+alignment; ``personal, trained`` is (phi_i, h_i).
 
 Differs from published code: that aligns by plain SGD at 0.01 in batches of 16, here with the run's
 optimizer, rate and batches; measures t_i in evaluation mode, here as in training; and lets absent

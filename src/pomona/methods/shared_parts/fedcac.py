@@ -21,10 +21,11 @@ A parameter of sensitivity 0 is never critical: where more than 1 - tau of a lay
 that a client does not have, dead units), those that are not 0 are critical, as in published code.
 Of other equal sensitivities the first are critical.
 
-Differs from published code (by one of the authors, in Fling and in PFLlib): that takes each tensor for
-a layer, here weights and bias of a layer are one; it takes a threshold of up to 1e-10 for 0, and more
-than the share tau where sensitivities are equal: a layer without others as a whole. In PFLlib C_i is
-of the round's cohort, and in its first exchange critical parameters come back as they were initially.
+Differs from published code (by one of the authors, in Fling and in PFLlib): that takes each tensor
+for a layer, here weights and bias of a layer are one; it takes a threshold of up to 1e-10 for 0,
+and more than the share tau where sensitivities are equal: a layer without others as a whole. In
+PFLlib C_i is of the round's cohort, and in its first exchange critical parameters come back as they
+were initially.
 """
 
 from dataclasses import dataclass

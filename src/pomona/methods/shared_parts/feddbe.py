@@ -1,4 +1,4 @@
-"""FedDBE: FedAvg with a bias of each client before the head, and a mean feature held to that of all.
+"""FedDBE: FedAvg with each client's bias before the head, and a mean feature held to that of all.
 
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan. Eliminating domain bias for federated learning in
 representation space. NeurIPS 2023 (arXiv 2311.14975).
@@ -8,10 +8,10 @@ representation space. NeurIPS 2023 (arXiv 2311.14975).
     server           (phi, h) <- sum_i n_i / n (phi_i, h_i)
                      s <- sum_i n_i / n s_i                   in the first round, and fixed from then on
 
-Features are the f numbers phi(x) that the head h receives. b_i, the representation bias, starts at 0
-and never leaves the client. In the first round there is no s: clients train as FedAvg, without bias
-or pull, and send their s_i; later they send zeros in its place. The pull's gradient goes through
-mu m_i.
+Features are the f numbers phi(x) that the head h receives. b_i, the representation bias, starts at
+0 and never leaves the client. In the first round there is no s: clients train as FedAvg, without
+bias or pull, and send their s_i; later they send zeros in its place. The pull's gradient goes
+through mu m_i.
 
 A linear head of weight U and bias u sees b_i as a shift U b_i of u, so the personal model is a row
 too. With the gradients g(U) and g(u) at this row, the parts step along
@@ -24,7 +24,8 @@ Named models: ``global`` is (phi, h), ``personal`` has the bias; trained, these 
 
 Differs from published code: that has a warm-up round before the first, in which all clients train,
 send s_i and forget their models (PFLlib likewise: with these kept, it trains the same models). Its
-bias takes plain steps, here the run's. kappa and mu are 50 and 1 in its command; large kappa needs a small lr.
+bias takes plain steps, here the run's. kappa and mu are 50 and 1 in its command; large kappa needs
+a small lr.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""FedSelect: in each layer, the parameters that local training changes most become the client's own.
+"""FedSelect: the parameters of a layer that local training changes most become the client's own.
 
 Tamirisa, Xie, Bao, Zhou, Arel, Shamsian. FedSelect: personalized federated learning with customized
 selection of parameters for fine-tuning. CVPR 2024 (arXiv 2404.02478).

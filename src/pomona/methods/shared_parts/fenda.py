@@ -1,9 +1,10 @@
-"""FENDA-FL and PerFCL: two bodies under one head, of which one is shared and the rest a client's own.
+"""FENDA-FL and PerFCL: two bodies under one head; one body is shared, the rest is a client's own.
 
-FENDA-FL: Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak. A comprehensive view of
-personalized federated learning on heterogeneous clinical datasets. arXiv 2309.16825.
-PerFCL: Zhang, Xu, Wei, Wang, Li, Shang. Doubly contrastive representation learning for federated image
-recognition. Pattern Recognition 139, 2023.
+FENDA-FL: Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak. A comprehensive view
+of personalized federated learning on heterogeneous clinical datasets. arXiv 2309.16825.
+
+PerFCL: Zhang, Xu, Wei, Wang, Li, Shang. Doubly contrastive representation learning for federated
+image recognition. Pattern Recognition 139, 2023.
 
     model            h_i([a_i(x), b(x)])        a_i, b two bodies of one architecture, h_i a linear layer on both
     client           (a_i, b_i, h_i) <- SGD((a_i, b, h_i); E epochs on F_i + mu C_b + gamma C_a)
@@ -12,10 +13,10 @@ recognition. Pattern Recognition 139, 2023.
                      C_b = C(b_i(x); b(x), b'_i(x)),   b as received, b'_i the client's of its last round
                      C_a = C(a_i(x); a'_i(x), b(x)),   a'_i the client's own as it was before the round
 
-a_i and h_i never leave the client. FENDA-FL has no contrasts, and so has a client in its first round;
-mu = gamma = 0 is FENDA-FL, to the bit. Named models: ``personal``, as received and trained. The network
-is the run's, all but its last layer twice (``model.bodies = 2``, which the methods set): both bodies
-start from draws of their own, a_i and h_i alike at all clients.
+a_i and h_i never leave the client. FENDA-FL has no contrasts, and so has a client in its first
+round; mu = gamma = 0 is FENDA-FL, to the bit. Named models: ``personal``, as received and trained.
+The network is the run's, all but its last layer twice (``model.bodies = 2``, which the methods
+set): both bodies start from draws of their own, a_i and h_i alike at all clients.
 
 Differs from FL4Health 0.4.2, which has both: features of fixed bodies are computed once a round, in
 evaluation mode and without augmentation; its bodies may differ from each other, and heads may have
@@ -83,8 +84,8 @@ def private_columns(row: partly_shared.RowLayout) -> partly_shared.Columns:
 
 @dataclass(frozen=True)
 class PerFCLState:
-    """A client's own body and head (n, k), its last shared body (n, d - k), and whether it ever took
-    part (n,) bool.
+    """A client's own body and head (n, k), its last shared body (n, d - k), and whether it ever
+    took part (n,) bool.
     """
 
     kept: Tensor

@@ -1,7 +1,7 @@
 """Floco: a last layer for each corner of a simplex, and for each client a region of that simplex.
 
-Grinwald, Wiesner, Nakajima. Federated learning over connected modes. NeurIPS 2024 (arXiv 2403.03333),
-Algorithm 1.
+Grinwald, Wiesner, Nakajima. Federated learning over connected modes. NeurIPS 2024 (arXiv
+2403.03333), Algorithm 1.
 
     network          (phi, h_a),   h_a = sum_m a_m t_m,   a in the simplex; t_1, ..., t_M its corners
     client           in each step, with a drawn anew from its region:
@@ -12,17 +12,18 @@ Algorithm 1.
                      b_i = P_z(x_i) / z,   P_z the nearest point with a >= 0 and sum_m a_m = z
                      z  = argmin over 1000 values from 0 to 1 of  sum_{i < j} |b_i - b_j|^-2
 
-Named models: ``global`` is (phi, h_a) at the centre of the simplex, ``personal`` at that of the client's
-region, as received and trained; up to round tau they are one. Clients that have no part in round tau
-stay with the whole simplex. With one corner this is FedAvg, to the bit.
+Named models: ``global`` is (phi, h_a) at the centre of the simplex, ``personal`` at that of the
+client's region, as received and trained; up to round tau they are one. Clients that have no part in
+round tau stay with the whole simplex. With one corner this is FedAvg, to the bit.
 
 The equations are those of the published code; the paper's text was not at hand. Differs from the
-paper: Floco+, which adds Ditto, is left out. Differs from published code: that sends
-every client's model a second time at round tau for the centres; draws points of a region that may lie
-outside the simplex, here points on the way from b_i to one drawn from the simplex; and has one bias,
-here a corner is a whole layer. From the same models the centres are those of that code, to the bit
-(30 random draws). The first corner starts as the initial last layer, the others are drawn as it was.
-For 100 clients that code has 10 or 20 corners; n clients have at most n - 1 components that are not 0.
+paper: Floco+, which adds Ditto, is left out. Differs from published code: that sends every client's
+model a second time at round tau for the centres; draws points of a region that may lie outside the
+simplex, here points on the way from b_i to one drawn from the simplex; and has one bias, here a
+corner is a whole layer. From the same models the centres are those of that code, to the bit (30
+random draws). The first corner starts as the initial last layer, the others are drawn as it was.
+For 100 clients that code has 10 or 20 corners; n clients have at most n - 1 components that are not
+0.
 """
 
 from dataclasses import dataclass, replace

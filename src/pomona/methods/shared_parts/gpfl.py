@@ -1,4 +1,4 @@
-"""GPFL: a shared body and valve, whose features serve the client's own head and embeddings of all classes.
+"""GPFL: a shared body and valve, whose features serve the client's own head and class embeddings.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan. GPFL: simultaneously learning global and personalized
 feature information for personalized federated learning. ICCV 2023 (arXiv 2308.10279), Algorithm 1.
@@ -12,15 +12,17 @@ feature information for personalized federated learning. ICCV 2023 (arXiv 2308.1
     server           (phi, V, C) <- sum_i n_i / n (phi_i, V_i, C_i)
 
 C has a vector of f numbers for each of K classes, C' is C as received; a_iu is the share of class u
-in client i's training samples; V are gamma and beta. h_i and p_i never leave the client; V_i follows
-from p_i. Named models: ``personal``, as received and trained. The network is the run's with a valve
-before its last layer (``model.valve``, which the method sets); it is trained whatever ``model.train``
-names. Conditions are in the row, so that a personal model is complete, and set once a round.
+in client i's training samples; V are gamma and beta. h_i and p_i never leave the client; V_i
+follows from p_i. Named models: ``personal``, as received and trained. The network is the run's with
+a valve before its last layer (``model.valve``, which the method sets); it is trained whatever
+``model.train`` names. Conditions are in the row, so that a personal model is complete, and set once
+a round.
 
 Differs from published code: that takes both conditions from the client's own C of the round before
-(0 in the first), and p_i without the division by K; M is the norm of a whole batch's differences; mu
-is a weight decay, whose gradient is mu V, not mu V / |V|. PFLlib has the same code; FL4Health conditions
-as here. lambda and mu are 0.01 and 0.1 in its command for a small network, 0.0001 and 0 for ResNet-18.
+(0 in the first), and p_i without the division by K; M is the norm of a whole batch's differences;
+mu is a weight decay, whose gradient is mu V, not mu V / |V|. PFLlib has the same code; FL4Health
+conditions as here. lambda and mu are 0.01 and 0.1 in its command for a small network, 0.0001 and 0
+for ResNet-18.
 """
 
 from collections.abc import Callable

@@ -65,8 +65,8 @@ def _require_layers(layers: Layers, count: int, key: str) -> None:
 
 
 def head(row: RowLayout, shared: Shared | None) -> Columns:
-    """Return what stays with a client if the ``shared`` lower layers are shared, all but the last if
-    None; or what a list of globs does not match.
+    """Return what stays with a client if the ``shared`` lower layers are shared, all but the last
+    if None; or what a list of globs does not match.
 
     Raises ConfigError if the network has fewer layers, or nothing that a glob matches.
     """
@@ -213,7 +213,7 @@ def client(kept_columns: KeepRule) -> base.Client:
 
 
 def by_name(card: base.Card, shared: Shared | None) -> base.Card:
-    """Return a method's card; if ``shared`` is a list of globs, with the exchange in those words."""
+    """Return a method's card; if ``shared`` lists globs, with the exchange in those words."""
     if not isinstance(shared, tuple):
         return card
     amount = "share of the parameters in method.shared"
