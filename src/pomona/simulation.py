@@ -148,9 +148,11 @@ def simulate(
 def _simulate_in(folder: Path, scenario: Scenario, notes: RunNotes, resume: bool) -> Result:
     """Run in a folder, or continue what it has."""
     require_own(folder)
-    if not resume:
+    if resume:
+        status = read_status(folder)
+    else:
+        status = None
         require_free(folder)
-    status = read_status(folder) if resume else None
     if status and status.state == "finished":
         scenario = _with_auto_settings(scenario, notes, folder)
         if lifecycle.complete(scenario.config, *_hashes(scenario), folder):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,11 +89,8 @@ def bench(
     methods, behind_methods = _split("--methods", methods, plan.method)
     seeds, behind_seeds = _split("--seeds", seeds, ())
     settings = read_overrides((*words, *behind_scenarios, *behind_methods, *behind_seeds))
-    plan = plan.seeded(seeds) if seeds else plan
-    merged: Tree = {}
-    for layer in (plan.settings, settings):
-        merge(merged, layer)
-    plan = plan.model_copy(update={"settings": merged})
+    merge(merged := deepcopy(plan.settings), settings)
+    plan = (plan.seeded(seeds) if seeds else plan).model_copy(update={"settings": merged})
     selection = {"scenarios": scenarios, "methods": methods}
     if explain:
         _explain(plan, size, scenarios, methods, json)

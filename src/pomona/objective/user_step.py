@@ -225,8 +225,7 @@ class UserObjective(objective.Objective):
     def tested(self, row: Tensor, client: int, split: str) -> dict[str, Any]:
         """Return the user's loss and figures of a row on a client's split."""
         assert self.code.test
-        self._placed.point_at(row)
-        self._placed.load_buffers(self.buffers[client])
+        self.show(row, client)
         training = self._placed.module.training
         self._placed.module.eval()
         try:
@@ -306,8 +305,7 @@ class UserObjective(objective.Objective):
                     self._refuse("changes the gradient of a step, and your optimizer has a closure")
                 edit(optimizer)
 
-        self._placed.point_at(row)
-        self._placed.load_buffers(self.buffers[client])
+        self.show(row, client)
         with (
             torch.enable_grad(),
             register_optimizer_step_pre_hook(before_step),

@@ -52,25 +52,27 @@ def _privacy_problems(
     if privacy.unit == "group" and len(dataset.x) and dataset.groups is None:
         yield WITHOUT_GROUPS
     sizes = [len(c.train) for c in partition.clients]
-    learnt_classes = bool(dataset.classes) and not (agreed_reader or _names_classes(config.data))
+    learnt_classes = _learns_classes(config.data, dataset, agreed_reader)
     learnt = dataset.kind == "image" and dataset.learn is not None
     input_kind = _input_kind(dataset, agreed_reader)
     yield from release_problems(privacy, sizes, card.releases, input_kind, learnt_classes, learnt)
-    if dataset.edges and not (agreed_reader or _names_edges(config.data)):
+    if _learns_edges(config.data, dataset, agreed_reader):
         yield (
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
             "a release that privacy does not cover"
         )
 
 
-def _names_classes(data: DataSettings) -> bool:
-    """Return whether the classes are known without reading rows."""
-    return data.name in CATALOGUE or bool(isinstance(data, ClassNames) and data.classes)
+def _learns_classes(data: DataSettings, dataset: Dataset, agreed_reader: bool) -> bool:
+    """Return whether the names of the classes are known from rows alone."""
+    named = agreed_reader or (isinstance(data, ClassNames) and data.classes)
+    return bool(dataset.classes) and not (named or data.name in CATALOGUE)
 
 
-def _names_edges(data: DataSettings) -> bool:
-    """Return whether the settings name the ends of the intervals."""
-    return bool(isinstance(data, EventTimes) and data.time_edges)
+def _learns_edges(data: DataSettings, dataset: Dataset, agreed_reader: bool) -> bool:
+    """Return whether the ends of the intervals are known from rows alone."""
+    named = agreed_reader or (isinstance(data, EventTimes) and data.time_edges)
+    return bool(dataset.edges) and not named
 
 
 def _input_kind(dataset: Dataset, agreed_reader: bool) -> str:

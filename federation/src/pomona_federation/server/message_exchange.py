@@ -234,10 +234,7 @@ class MessageExchange:
             online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
             if any(nodes.get(client) not in online for client in pending):
                 self.handshake.send_hellos()  # a silo may be back under another node
-            ready = [p for p in pending if p not in in_transit.values() and nodes.get(p) in online]
-            in_transit |= self._send(
-                {client: messages[client] for client in ready}, start_time + deadline - now
-            )
+            self._send(messages, in_transit, online, start_time + deadline - now)
             replies = self.bus.fetch([*in_transit, *self.handshake.tickets])
             progressed = bool(replies)
             self._process(replies, in_transit, messages, on_answer)
@@ -319,17 +316,28 @@ class MessageExchange:
             if seconds > self.terms.study.patience:
                 messages[client].fail(Reason.NOT_CONNECTED, f"no sign of life for {seconds:.0f} s")
 
-    def _send(self, ready: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
-        """Send messages to these clients, all at once. Returns the client ids by ticket."""
+    def _send(
+        self,
+        messages: Mapping[int, OutgoingMessage],
+        in_transit: dict[str, int],
+        online: Collection[int],
+        seconds: float,
+    ) -> None:
+        """Send what is not ``in_transit`` to the nodes that are online, all at once, and enter its
+        tickets there.
+        """
+        nodes, sent = self.handshake.nodes, set(in_transit.values())
+        ready = [i for i in _open(messages) if i not in sent and nodes.get(i) in online]
         envelopes = []
-        for client, outgoing in ready.items():
+        for client in ready:
+            outgoing = messages[client]
             outgoing.attempts, outgoing.sent_at = outgoing.attempts + 1, time()
             message = outgoing.message()
             self.audit.write(
                 "sent", silo=outgoing.silo, **outgoing.audit_fields, bytes=message.size
             )
-            envelopes.append(Outgoing(self.handshake.nodes[client], message, seconds))
-        return dict(zip(self.bus.send(envelopes), ready, strict=True))
+            envelopes.append(Outgoing(nodes[client], message, seconds))
+        in_transit.update(zip(self.bus.send(envelopes), ready, strict=True))
 
 
 def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:

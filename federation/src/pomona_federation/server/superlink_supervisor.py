@@ -50,11 +50,16 @@ class Observation:
     link: bool
     app: bool
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more is to be expected of the ServerApp that wrote the status."""
+        return not self.app or self.age > SETTLE
+
 
 def next_action(observation: Observation) -> Action:
     """Choose the next action from the observed state of SuperLink and ServerApp."""
     status = observation.status
-    if status and (not observation.app or observation.age > SETTLE):
+    if status and observation.settled:
         if status.state == "finished":
             return "finished"
         if status.state == "failed" and status.code in range(2, 11):

@@ -19,6 +19,7 @@ from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import (
     MaskKey,
+    Newcomer,
     Renewal,
     RowOrigin,
     Task,
@@ -194,16 +195,19 @@ class Provenance:
                 raise ProtocolError(
                     f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator"
                 )
-            if not self.silo.terms.federation.insecure and not self._keys.certified(
-                i.silo, i.key, i.certificate
-            ):
-                raise ProtocolError(
-                    f"{i.silo} is introduced without the authority's certificate; ask the "
-                    "server's operator"
-                )
+            self._require_certified(i)
             introduced.add(i.silo)
         if not self.silo.terms.federation.insecure:
             self._keys.require(task)
+
+    def _require_certified(self, newcomer: Newcomer) -> None:
+        """Raise ProtocolError without the authority's certificate, unless there are no keys."""
+        signed = newcomer.silo, newcomer.key, newcomer.certificate
+        if not self.silo.terms.federation.insecure and not self._keys.certified(*signed):
+            raise ProtocolError(
+                f"{newcomer.silo} is introduced without the authority's certificate; ask the "
+                "server's operator"
+            )
 
     def require(
         self,

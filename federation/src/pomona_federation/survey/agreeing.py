@@ -35,11 +35,7 @@ def common_question(
     common, notes = _common(survey, by_silo)
     notes += _single_silo_effects(silos, by_silo, common)
     by_column = {column: [specs[column] for specs in by_silo.values()] for column in common}
-    if mixed := [
-        column
-        for column, variants in by_column.items()
-        if _column_kinds(variants) == {"number", "date"}
-    ]:
+    if mixed := _mixed(by_column):
         notes.append(
             f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all "
             "of them"
@@ -212,6 +208,11 @@ def _require_cell_sizes(survey: SurveySettings, reply: FiguresReply, max_rows: i
         for n in (*(n for c in columns for n in (*c.counts, c.rest)), *reply.words.values())
     ):
         raise ProtocolError(f"its answer reports fewer than {survey.least} rows")
+
+
+def _mixed(by_column: Mapping[str, Sequence[ColumnSpec]]) -> list[str]:
+    """The columns that have dates for some silos and numbers for others."""
+    return [c for c, specs in by_column.items() if _column_kinds(specs) == {"number", "date"}]
 
 
 def _text(value: object) -> str:
