@@ -65,14 +65,14 @@ def _privacy_problems(
 
 def _learns_classes(data: DataSettings, dataset: Dataset, agreed_reader: bool) -> bool:
     """Return whether the names of the classes are known from rows alone."""
-    named = agreed_reader or (isinstance(data, ClassNames) and data.classes)
-    return bool(dataset.classes) and not (named or data.name in CATALOGUE)
+    in_settings = agreed_reader or (isinstance(data, ClassNames) and data.classes)
+    return bool(dataset.classes) and not (in_settings or data.name in CATALOGUE)
 
 
 def _learns_edges(data: DataSettings, dataset: Dataset, agreed_reader: bool) -> bool:
     """Return whether the ends of the intervals are known from rows alone."""
-    named = agreed_reader or (isinstance(data, EventTimes) and data.time_edges)
-    return bool(dataset.edges) and not named
+    in_settings = agreed_reader or (isinstance(data, EventTimes) and data.time_edges)
+    return bool(dataset.edges) and not in_settings
 
 
 def _input_kind(dataset: Dataset, agreed_reader: bool) -> str:
