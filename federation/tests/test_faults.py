@@ -22,8 +22,7 @@ from pomona.federation.client import ClientRuntime
 from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps, status
 from pomona_federation.audit_log import complete_lines
-from pomona_federation.messages.message_bodies import Task
-from pomona_federation.messages.message_bodies import read as parsed
+from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
 from pomona_federation.server import flower_transport
 from pomona_federation.server.server_app import ServerStatusFile
@@ -127,7 +126,7 @@ def on_answer(change, number=2, node=11, times=9):
 
     def fault(message, reply):
         unpacked = flower_apps.unpacked(message.content)
-        task = parsed(Task, unpacked.body) if unpacked.kind == "task" else None
+        task = read(Task, unpacked.body) if unpacked.kind == "task" else None
         if (
             task
             and task.trains
