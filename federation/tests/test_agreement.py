@@ -250,6 +250,7 @@ def test_what_is_no_address_is_refused(tmp_path, text):
 # The agreement
 
 NUMBERS = {"task__classes": [], "task__targets": "regression", "task__outputs": 2}
+TEXTS = {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5}
 CHANGES = [
     {"name": "clinics"},
     {"places": 8},
@@ -281,20 +282,10 @@ CHANGES = [
         "task__input_shape": [2],
         "task__preprocessing": {"columns": [{"name": "a"}, {"name": "b"}]},
     },
-    {
-        "task__targets": "survival",
-        "task__classes": [],
-        "task__outputs": 2,
-        "task__time_edges": [30.0, 365.0],
-    },
-    {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5},
-    {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5, "task__words": ["a"]},
-    {
-        "task__kind": "text",
-        "task__input_shape": [9],
-        "task__vocabulary": 5,
-        "task__tokenizer": "0" * 64,
-    },
+    {**NUMBERS, "task__targets": "survival", "task__time_edges": [30.0, 365.0]},
+    TEXTS,
+    {**TEXTS, "task__words": ["a"]},
+    {**TEXTS, "task__tokenizer": "0" * 64},
 ]
 OPEN = [
     {"server": "127.0.0.1:1"},

@@ -27,54 +27,18 @@ from pomona_federation.silo.silo_scenario import own_scenario
 pytestmark = pytest.mark.long
 
 COLUMNS = [{"name": "age"}, {"name": "sex", "kind": "category", "values": ["f", "m"]}]
+FLAT, IMAGE = {"kind": "table", "input_shape": [4]}, {"kind": "image", "classes": ["a", "b"]}
+COLUMNAR = {"classes": ["a", "b"], "preprocessing": {"columns": COLUMNS}}
 TASKS = {
-    "columns": {
-        "kind": "table",
-        "input_shape": [3],
-        "classes": ["a", "b"],
-        "preprocessing": {"columns": COLUMNS},
-    },
-    "numbers": {
-        "kind": "table",
-        "input_shape": [4],
-        "targets": "regression",
-        "outputs": 2,
-        "target_scale": [3.0, 4.0],
-    },
-    "flags": {
-        "kind": "table",
-        "input_shape": [4],
-        "targets": "multilabel",
-        "outputs": 3,
-        "shift": [50.0],
-    },
-    "times": {
-        "kind": "table",
-        "input_shape": [4],
-        "targets": "survival",
-        "time_edges": [1.0, 2.0, 5.0],
-    },
-    "photos": {
-        "kind": "image",
-        "input_shape": [6, 5, 3],
-        "classes": ["a", "b", "c"],
-        "shift": [99.0],
-        "scale": [50.0],
-    },
-    "scans": {
-        "kind": "image",
-        "input_shape": [4, 6, 5, 1],
-        "dtype": "int16",
-        "classes": ["a", "b"],
-        "scale": [400.0],
-    },
-    "masks": {
-        "kind": "image",
-        "input_shape": [8, 8, 1],
-        "targets": "segmentation",
-        "classes": ["a", "b"],
-    },
+    "columns": FLAT | {"input_shape": [3]} | COLUMNAR,
+    "numbers": FLAT | {"targets": "regression", "outputs": 2, "target_scale": [3.0, 4.0]},
+    "flags": FLAT | {"targets": "multilabel", "outputs": 3, "shift": [50.0]},
+    "times": FLAT | {"targets": "survival", "time_edges": [1.0, 2.0, 5.0]},
+    "photos": IMAGE | {"input_shape": [6, 5, 3], "shift": [99.0], "scale": [50.0]},
+    "scans": IMAGE | {"input_shape": [4, 6, 5, 1], "dtype": "int16", "scale": [400.0]},
+    "masks": IMAGE | {"input_shape": [8, 8, 1], "targets": "segmentation"},
 }
+TASKS["photos"]["classes"] = ["a", "b", "c"]
 MLP = {"name": "mlp", "hidden": [4]}
 MODELS = {"masks": {"name": "unet", "width": 2, "depth": 1}, "scans": MLP}
 

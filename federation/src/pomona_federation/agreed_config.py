@@ -82,17 +82,13 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
     faults = (
         (
             method.share,
-            (
-                f"run.method = {config.method.name!r} sends samples to every client; silos keep "
-                "theirs: choose another"
-            ),
+            f"run.method = {config.method.name!r} sends samples to every client; silos keep "
+            "theirs: choose another",
         ),
         (
             config.stop and not study.shares("validation", 0),
-            (
-                "run.stop.patience looks at the silos' scores on validation samples; set "
-                "share_scores = true"
-            ),
+            "run.stop.patience looks at the silos' scores on validation samples; set "
+            "share_scores = true",
         ),
         (
             sends_losses and isinstance(study, TrainingStudy) and not study.share_scores,
@@ -111,10 +107,8 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         ),
         (
             config.keep == "best",
-            (
-                "run.keep = 'best' is for simulations; in a federation, silos keep the last model "
-                "or their own_best"
-            ),
+            "run.keep = 'best' is for simulations; in a federation, silos keep the last model "
+            "or their own_best",
         ),
         (
             config.lr == "auto",
@@ -123,10 +117,8 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         ),
         (
             config.engine == "auto",
-            (
-                "run.engine must be torch (the default) or native: what a silo has installed must "
-                "not change its numbers silently"
-            ),
+            "run.engine must be torch (the default) or native: what a silo has installed must "
+            "not change its numbers silently",
         ),
     )
     refuse("section run", [problem for applies, problem in faults if applies], error=ConfigError)

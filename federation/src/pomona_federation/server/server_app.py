@@ -154,19 +154,9 @@ def _run_rounds(
         checkpoints = Checkpointing(folder, 1, stamp, resume_from)
         start_time = time()
         initial = scenario.initial.in_files(transport.scratch)
-        components = (
-            config,
-            method.server,
-            registry,
-            initial,
-            transport,
-            record,
-            status,
-            checkpoints,
-        )
         metric = scenario.choice.metric
         loop = Loop(
-            *components,
+            *(config, method.server, registry, initial, transport, record, status, checkpoints),
             quorum=terms.quorum,
             metric=metric,
             on_admission=status.on_admission,

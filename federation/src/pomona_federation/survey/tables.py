@@ -28,18 +28,10 @@ ALL_SILOS = "all"
 
 def tables(result: SurveyResult) -> list[Table]:
     """All tables that are not empty."""
-    builders = (
-        silos,
-        classes,
-        targets,
-        columns,
-        means,
-        missing,
-        categories,
-        distances,
-        frequent_words,
-    )
-    return [table for build in builders if (table := build(result))]
+    first, last = (silos, classes, targets, columns, means), (missing, categories)
+    return [
+        table for build in (*first, *last, distances, frequent_words) if (table := build(result))
+    ]
 
 
 def silos(result: SurveyResult) -> Table:
