@@ -4,6 +4,7 @@ free.
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -307,6 +308,21 @@ def test_a_new_run_of_the_same_agreement_is_paid_for_again(private):
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
         private.greeted("silo-1")
     assert PrivacyBudget(kit).reservations == (made,)
+
+
+def test_a_state_that_was_rolled_back_with_its_ledger_is_refused(private, tmp_path):
+    kit, state = private.kit(), private.kit() / "state"
+    earlier = tmp_path / "earlier"
+    for number in (1, 2):
+        private.ask(*private.task(number, noise(number)))
+        if number == 1:
+            shutil.copytree(state, earlier)
+    shutil.copy(state / "private/budget.json", earlier / "private")
+    shutil.rmtree(state)
+    earlier.rename(state)
+    with pytest.raises(PrivacyError, match=r"ledger has epsilon .* was replaced or rolled back"):
+        private.ask(*private.task(2, noise(9)))
+    assert len(PrivacyBudget(kit).reservations) == 1
 
 
 def test_where_epsilon_is_bounded_the_deltas_stay_below_one_in_the_number_of_records(private):

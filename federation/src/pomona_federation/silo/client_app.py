@@ -365,7 +365,9 @@ class ClientApp:
             self._rounds.agree(clients, member)
             open_own(stores, objective, member)
             charge(stores, objective, scenario, member, silo.reserve_in_all)
-            objective.key_store(member).within(silo.reserved)
+            store = objective.key_store(member)
+            PrivacyBudget(silo.folder).require_ledger(task.agreement, store.epsilon())
+            store.within(silo.reserved)
         if base:
             self._rounds.restore(base, clients, member, roster)
         else:

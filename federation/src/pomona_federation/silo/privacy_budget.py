@@ -272,6 +272,18 @@ class PrivacyBudget:
                 for r in self.reservations
             )
 
+    def require_ledger(self, agreement: str, epsilon: float) -> None:
+        """Raise PrivacyError for less than the epsilon recorded after a study's tasks in its
+        ledger, which was replaced then; other versions may compute it up to 1 % smaller.
+        """
+        epsilons = [r.spent for r in self.reservations if r.agreement == agreement]
+        spent = max((math.inf if e is None else e for e in epsilons), default=0.0)
+        if epsilon < 0.99 * spent:
+            raise PrivacyError(
+                f"the study's privacy ledger has epsilon {epsilon:.3g}, but {spent:.3g} was spent: "
+                "it was replaced or rolled back; restore it from the newest backup"
+            )
+
     def _reservation(self, claim: Claim, data: DataSettings) -> Reservation | None:
         """The reservation made for a claim."""
         locations = {source.place for source in sources(data)}
