@@ -45,6 +45,8 @@ from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.provision import kit_files
 from pomona_federation.rehearsal.run import local_federation
+from pomona_federation.silo.masked_part import PastSums
+from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit, overview
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision.supervisor import environment
@@ -489,17 +491,17 @@ def test_a_link_in_place_of_a_file_is_named_and_no_backup_is_made(link, kit, tmp
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_is_reserved_first_while_a_backup_is_written_is_in_it(
-    linked, kit, monkeypatch, tmp_path
-):
+def test_what_is_noted_first_while_a_backup_is_written_is_in_it(linked, kit, monkeypatch, tmp_path):
     Audit(kit / "state/audit.jsonl").close()
     reserved, size = Cost(0.5, 1e-5), module._size
     claim = Claim("one", "0" * 64, "ab", lambda: reserved)
 
     def reserving(name, file):
-        budget = kit / module.BUDGET
+        budget = kit / "state/private/budget.json"
         if not budget.exists():
             PrivacyBudget(kit).reserve(claim, data_settings(name="digits"), TotalLimit())
+            for note in ("sums.json", "disclosed/ab.json"):
+                write_own(kit / "state" / note, PastSums())
             if linked:
                 budget.rename(tmp_path / "elsewhere")
                 budget.symlink_to(tmp_path / "elsewhere")
@@ -510,9 +512,11 @@ def test_what_is_reserved_first_while_a_backup_is_written_is_in_it(
         with pytest.raises(StorageError, match="it is a symbolic link"):
             backup(kit, tmp_path / "it.tar")
         return
-    backup(kit, tmp_path / "it.tar")
+    notes = [f"state/{note}" for note in ("private/budget.json", "sums.json", "disclosed/ab.json")]
+    assert list(backup(kit, tmp_path / "it.tar").files)[-3:] == notes  # read after all others
     restore(tmp_path / "it.tar", tmp_path / "new", "silo", Cost())
     assert [r.cost for r in PrivacyBudget(tmp_path / "new").reservations] == [reserved]
+    assert all(read_own(PastSums, tmp_path / "new" / note) for note in notes[1:])
 
 
 def test_nothing_is_written_over(kit, tmp_path):

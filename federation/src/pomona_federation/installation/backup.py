@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.machinery import all_suffixes
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Literal
 
@@ -47,23 +48,16 @@ from pomona_federation.versions import Versions, installed
 MANIFEST = "backup.json"
 MAX_FILES = 10**5  # files in a backup
 EXCLUDED = (
-    "data/**",
-    "wheels/*.whl",
-    "**/__pycache__/**",
-    "state/cache/**",
-    "state/logs/**",
-    "run/logs/**",
-    "run/arrivals",
-    "run/page.json",  # a token that was revoked since would be valid again
-    "**.unfinished",
-    "**/.lock",
-    "**/.roster.lock",
+    *("data/**", "wheels/*.whl", "**/__pycache__/**", "state/cache/**", "state/logs/**"),
+    *("run/logs/**", "run/arrivals", "**.unfinished", "**/.lock", "**/.roster.lock"),
     "state/origin.json",
+    "run/page.json",  # a token that was revoked since would be valid again
 )
 FLOWERS = ("state/flwr/**", "state/node/**", "run/flwr/**", "run/scratch/**")
-# The budget is written before the audit log mentions it, so it is read after the log.
-ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl", "budget.json")
-KEY, BUDGET = "keys/silo.key", "state/private/budget.json"
+ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
+# notes of what left a silo, written before it does: read, and looked for, after all others
+NOTES = ("private/budget.json", "sums.json", f"{own_state.DISCLOSED}/*.json")
+KEY = "keys/silo.key"
 # attempts to find the rounds, since a running silo removes old ones as newer ones come
 ATTEMPTS = 10
 BLOCK = 2**20
@@ -169,7 +163,8 @@ def _opened(folder: Path, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
     round_folders, remaining = _split(folder, without_key)
     for round_folder in round_folders:
         yield from _rounds(folder, round_folder)
-    for name in remaining:
+    notes = (note for pattern in NOTES for note in sorted((folder / "state").glob(pattern)))
+    for name in chain(remaining, (str(note.relative_to(folder)) for note in notes)):
         with suppress(FileNotFoundError), opened(folder / name, follow=False) as file:
             yield name, file
 
@@ -204,10 +199,8 @@ def _split(folder: Path, without_key: bool) -> tuple[list[Path], list[str]]:
         )
     names = {str(item.path) for item in items}
     rounds = {name for name in names if "/checkpoints/round-" in name}
-    # A first private run may write the budget after the kit was listed.
-    return sorted({Path(name).parent for name in rounds}), sorted(
-        (names | {BUDGET}) - rounds, key=_rank
-    )
+    notes = {name for name in names for note in NOTES if contents.fits(name, f"state/{note}")}
+    return sorted({Path(name).parent for name in rounds}), sorted(names - rounds - notes, key=_rank)
 
 
 def _rank(name: str) -> tuple[int, str]:
