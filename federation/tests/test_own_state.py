@@ -417,6 +417,12 @@ def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(
                 action()
         path.unlink()
         path.write_bytes(original)
+    (kit / "state/checkpoints").rename(tmp_path / "elsewhere")
+    (kit / "state/checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="state/checkpoints is a link"):
+        run_node(kit, pytest.fail)
+    (kit / "state/checkpoints").unlink()
+    (tmp_path / "elsewhere").rename(kit / "state/checkpoints")
     assert checked(kit)[0]["state"].result == "ok"
     assert backup(kit, tmp_path / "kit.tar").files
 

@@ -112,8 +112,12 @@ def read_own(model: type[M], path: Path) -> M | None:
 
 
 def require_own_files(kit: Path) -> None:
-    """Raise StorageError for a file of a silo's state that was not written on this machine."""
+    """Raise StorageError for a file of a silo's state that was not written on this machine, and
+    for a link.
+    """
     for path in _content(kit / "state"):
+        if path.is_symlink():
+            raise StorageError(f"{path} is a link, which may lead out of the state; {REMEDY}")
         if path.suffix == ".json" and (path.stem in SEALED or path.parent.name == DISCLOSED):
             _sealed_file(path)
 
