@@ -3,6 +3,7 @@ is left behind.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -449,6 +450,8 @@ def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path):
     node.note_node(tmp_path, 2**64 - 1)
     number = node.last_node(tmp_path)
     assert number == 2**64 - 1
+    shutil.copytree(tmp_path / "state", tmp_path / "copy/state")
+    assert node.last_node(tmp_path / "copy") is None  # it would take the connection over
     line = httpx.Client(transport=httpx.MockTransport(answers))
 
     def lives():

@@ -137,19 +137,27 @@ def longest(silo: SiloFile) -> int:
 
 
 def last_node(folder: Path) -> int | None:
-    """The number of the node of an earlier life; None if it is not known."""
+    """The number of the node of an earlier life; None if it is not known, or of a folder of which
+    this one is a copy, whose node must not be ended.
+    """
     try:
-        number = int(content(folder / NUMBER_FILE, NUMBER_BYTES))
+        number, folder_id = content(folder / NUMBER_FILE, NUMBER_BYTES).decode().split()
+        return int(number) if 0 < int(number) < 2**64 and folder_id == _folder_id(folder) else None
     except (OSError, ValueError):
         return None
-    return number if 0 < number < 2**64 else None
 
 
 def note_node(folder: Path, number: int) -> None:
     """Keep the number of this life's node; without it, the next one may have to wait a minute."""
     with suppress(OSError):
         (folder / NUMBER_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(folder / NUMBER_FILE, [str(number).encode()], ".number")
+        publish(folder / NUMBER_FILE, [f"{number} {_folder_id(folder)}".encode()], ".number")
+
+
+def _folder_id(folder: Path) -> str:
+    """What a copy of a kit's folder has not: the device and inode of its own."""
+    status = (folder / NUMBER_FILE).parent.stat()
+    return f"{status.st_dev}-{status.st_ino}"
 
 
 def end_with_threads() -> None:
