@@ -12,6 +12,7 @@ from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.server.registry_admin import admit, dismiss, members
 from pomona_federation.server.server_app import coordinate
 from pomona_federation.silo.client_app import ClientApp
+from pomona_federation.silo.own_state import reseal_files
 from pomona_federation.silo.silo_in_study import Silo
 
 # A server's kit.
@@ -118,6 +119,7 @@ def of_silo(path, format_, exact, world):
     shutil.copytree(world.exchanges["first"].state, kit / "state")
 
     def act(folder):
+        reseal_files(folder / "state")
         answer, uplink = ClientApp(Silo(folder)).answer(task, request.enclosed)
         assert not exact or uplink == right or answer.missing
 
