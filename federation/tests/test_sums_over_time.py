@@ -169,6 +169,20 @@ def test_a_further_summed_study_names_its_seed_when_it_is_submitted(world):
     queue.submit(study_file(federation, "fourth", run=plain))
 
 
+def test_seeds_of_a_search_count_and_those_of_a_study_that_never_ran_do_not(world):
+    federation = world.federation("fedavg", **RUN)
+    queue, run = StudyQueue(federation.server), Federation.load(federation.toml).study.run
+    run = {key: value for key, value in run.items() if key != "seed"}
+    space = {"lr": [0.1, 0.2]}
+    seeds = {"kind": "search", "search": {"space": {**space, "seed": [1, 2]}}}
+    queue.submit(study_file(federation, "seeds", run=run, **seeds))
+    queue.submit(study_file(federation, "dropped", run={**run, "seed": 7}))
+    queue.abort("dropped")
+    for kind in ({}, {"kind": "search", "search": {"space": space}}):
+        with pytest.raises(ConfigError, match=r"set seed = 3 in \[run\]"):
+            queue.submit(study_file(federation, "next", run=run, **kind))
+
+
 def past_sum(change="1", agreement="2", run="3", terms="4"):
     """A sum by one digit of each of its hashes."""
     fields = {"change": change, "agreement": agreement, "terms": terms}

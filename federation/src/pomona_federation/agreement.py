@@ -5,7 +5,7 @@ are run on it.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -172,7 +172,7 @@ class Federation(Settings):
 
         Raises ConfigError naming the file and every bad key or value.
         """
-        tree = read_file(path)
+        tree = read_file(path, "name a kit with --folder, or the file of a federation")
         require_kind(path, tree, "federation", "study")
         with named_file(path):
             federation = cls.from_tree(tree)
@@ -294,6 +294,13 @@ class StudyAgreement:
         terms = run.get("secure_aggregation")
         minimum = terms.get("minimum", LEAST_IN_A_SUM) if isinstance(terms, dict) else None
         return minimum if isinstance(minimum, int) else None
+
+    @property
+    def seeds(self) -> Sequence[Any]:
+        """The seeds that section run or the space of a search names."""
+        space = self.study.search.space if isinstance(self.study, SearchStudy) else {}
+        run = {} if isinstance(self.study, SurveyStudy) else self.study.run
+        return space.get("seed") or ([run["seed"]] if "seed" in run else [])
 
     @property
     def run_study(self) -> RunStudy:

@@ -277,9 +277,13 @@ class StudyQueue:
 
         Raises ConfigError with a seed that none has.
         """
-        earlier = [study.terms(self.federation, self.kit) for study in self.all]
-        seeds = {t.run_study.run.get("seed", 0): t.study.name for t in earlier if t.least_in_a_sum}
-        if terms.least_in_a_sum and 0 in seeds and "seed" not in terms.run_study.run:
+        earlier = [  # that ran, or will: an aborted one has summed nothing before
+            s.terms(self.federation, self.kit)
+            for s in self.all
+            if read_status(s.folder) or self.state(s) not in FINAL_STATES
+        ]
+        seeds = {k: t.study.name for t in earlier if t.least_in_a_sum for k in t.seeds or (0,)}
+        if terms.least_in_a_sum and 0 in seeds and not terms.seeds:
             raise ConfigError(
                 f"run.seed is 0 unless set, as in {seeds[0]}, whose changes were summed too: silos "
                 "repeat their first change, and refuse to sum it if a silo's rows, the silos, or "
