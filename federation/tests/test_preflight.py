@@ -245,7 +245,7 @@ def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_ca
 def test_a_strangers_certificate_is_refused(served, tmp_path):
     folder, _ = served
     (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
-    with pytest.raises(ProtocolError, match="not the federation's"):
+    with pytest.raises(ProtocolError, match=r"refuses .* of another federation"):
         ask_health(route(folder))
 
 
@@ -266,7 +266,11 @@ def test_keys_must_be_private_and_fit(tmp_path):
     assert "chmod 600" in checks(folder)[0]["key"].text
     key.chmod(0o600)
     (folder / "keys" / "peers" / "north.pub").write_bytes(keys.silo().public)
-    assert "not the public half" in checks(folder)[0]["key"].text
+    assert "the key of silo north in this kit, but no silo's" in checks(folder)[0]["key"].text
+    (folder / "keys" / "peers" / "south.pub").write_bytes((folder / "keys/silo.pub").read_bytes())
+    assert "but south's: correct name" in checks(folder)[0]["key"].text
+    with pytest.raises(ConfigError, match="but south's: correct name"):
+        run_node(folder, pytest.fail)
     key.write_bytes(b"no key")
     assert "not an unencrypted private key" in checks(folder)[0]["key"].text
     with pytest.raises(ConfigError, match="not an unencrypted private key"):

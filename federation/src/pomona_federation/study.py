@@ -269,7 +269,7 @@ def read_study(path: Path) -> RunStudy | SurveyStudy:
 
     Raises ConfigError with the file.
     """
-    tree = read_file(path)
+    tree = read_file(path, "name the file of a study")
     require_kind(path, tree, "study")
     with named_file(path):
         study = study_of(tree)

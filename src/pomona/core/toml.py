@@ -33,17 +33,18 @@ UNION = re.compile(r"\[|^(constrained-)?(str|int|float)$")  # pydantic's names o
 OWN_CLASS = " (one of your own: module:Class)"
 
 
-def read_file(path: Path) -> Tree:
-    """Read a TOML file's tree, with keys as written: names of columns and views are keys too.
+def read_file(
+    path: Path, remedy: str = "give a TOML file, or key=value, such as data=digits"
+) -> Tree:
+    """Read a TOML file's tree, with keys as written: names of columns and views are keys too;
+    ``remedy``: for a file that is missing.
 
     Raises ConfigError with the file and the line.
     """
     try:
         return read_text(text(path))
     except FileNotFoundError:
-        raise ConfigError(
-            f"no file {path}; give a TOML file, or key=value, such as data=digits"
-        ) from None
+        raise ConfigError(f"no file {path}; {remedy}") from None
     except OSError as fault:
         raise ConfigError(
             f"cannot read {path} ({fault.strerror}); give a TOML file that this account may read"

@@ -14,6 +14,7 @@ from pomona.core.errors import (
     PomonaError,
     StorageError,
     explaining_memory_errors,
+    listed,
     worded,
 )
 from pomona.core.files import probe, writing
@@ -88,14 +89,16 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     path = folder / "keys" / "silo.key"
     private(path)
     public_key = keys.line(keys.private_key(path).public_key())
-    for public_path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
-        if keys.public(public_path) != public_key:
-            raise ConfigError(
-                f"{public_path} is not the public half of silo.key; the other silos would refuse "
-                "this one: fetch it"
-            )
-    n_peers = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
-    return None, f"belongs to {name}; keys of {n_peers} others"
+    member_keys = {
+        peer.stem: keys.public(peer) for peer in (folder / "keys" / "peers").glob("*.pub")
+    }
+    if {keys.public(folder / "keys" / "silo.pub"), member_keys.get(name)} != {public_key}:
+        owners = [peer for peer, key in member_keys.items() if key == public_key]
+        raise ConfigError(
+            f"{path} is not the key of silo {name} in this kit, but {listed(owners) or 'no silo'}'s"
+            ": correct name in silo.toml, or fetch keys/ of the right kit"
+        )
+    return None, f"belongs to {name}; keys of {len(member_keys) - 1} others"
 
 
 def authority(folder: Path) -> tuple[None, str]:

@@ -14,11 +14,11 @@ import psutil
 from pomona.core.errors import ProtocolError
 from pomona.core.files import MAX_LOG_BYTES, content, publish, writing
 from pomona.storage.lock import locked
-from pomona_federation import keys
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.silo import node, own_state
 from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.kit_checks import own_key
 from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.server_requests import (
     REFUSALS,
@@ -82,7 +82,7 @@ class SiloPolicy:
     _restarts: int = 0
     _refusals: int = 0  # consecutive answers that this silo was revoked
     _revoked: str = ""
-    _unforeseen: str = ""  # kind of the last reported probe fault
+    _unreachable: str = ""  # why the last probe found no server
 
     def watch(self, supervisor: Supervisor) -> Restart | str:
         """Watch one life of the node, and report why it ended; for a revoked silo, return the
@@ -138,7 +138,8 @@ class SiloPolicy:
                 if s.time >= timestamp - 2 * PATIENCE
             ]
             recent = first is not None and timestamp - last < 2 * HEARTBEAT
-            self._write_status("connected" if recent else "starting" if reachable else "waiting")
+            state = "connected" if recent else "starting" if reachable else "waiting"
+            self._write_status(state, self._unreachable if state == "waiting" else "")
             if stuck(states):
                 return (
                     f"no connection in {PATIENCE:.0f} s although the server can be reached",
@@ -151,16 +152,18 @@ class SiloPolicy:
         return exit_reason(process.returncode, supervisor.log), process.returncode, steady
 
     def _reachable(self) -> bool:
+        """Whether the server can be reached; each new reason why not is logged once."""
+        reason = ""
         try:
             self.reach()
-        except ProtocolError:
-            return False
+        except ProtocolError as fault:
+            reason = str(fault)
         except Exception as fault:  # no answer of a server ends the supervisor
-            if (error_type := type(fault).__name__) != self._unforeseen:
-                self._unforeseen = error_type
-                self.log(f"cannot check whether the server can be reached: a {error_type}")
-            return False
-        return True
+            reason = f"cannot check whether the server can be reached: a {type(fault).__name__}"
+        if reason and reason != self._unreachable:
+            self.log(reason)
+        self._unreachable = reason
+        return not reason
 
     def _write_status(self, state: str, reason: str = "", code: int | None = None) -> None:
         """Write ``node.json`` if something has changed; a full disk does not end the node."""
@@ -235,9 +238,7 @@ REASONS = {
         "the server admits no silo without a key: compare insecure in its "
         "federation.toml and in this one"
     ),
-    "CERTIFICATE_VERIFY_FAILED": (
-        "the server's certificate is not the federation's: `pomona silo check`"
-    ),
+    "CERTIFICATE_VERIFY_FAILED": "this silo refuses the server's certificate: `pomona silo check`",
     "the proxy refuses (": (
         "the proxy refuses this silo's password, or the way to the server: `pomona silo check`"
     ),
@@ -271,7 +272,7 @@ def run_node(folder: Path, echo: Callable[[str], None]) -> None:
     federation = Federation.read(folder / "federation.toml")
     app, key = pinned(folder), folder / "keys" / "silo.key"
     if not federation.insecure:
-        keys.private_key(key)  # raises here for an unusable one, instead of repeatedly in the node
+        own_key(folder, silo.name)  # raises here, instead of repeatedly in the node
     from pomona_federation.silo.http_client import client
 
     os.umask(0o077)

@@ -54,9 +54,8 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     checks, leaves = Checks(), dict[str, Any]()
     silo, work, federation = _check_files(checks, folder, study)
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
-    if federation and not federation.insecure:
-        name = getattr(silo, "name", folder.name)
-        checks.make("key", lambda: kit_checks.own_key(folder, name))
+    if silo and federation and not federation.insecure:
+        checks.make("key", partial(kit_checks.own_key, folder, silo.name))
         checks.make("certificate", lambda: kit_checks.authority(folder))
     if silo and work and federation:
         checks.make("place", partial(_member_place, folder, federation, silo.name))

@@ -6,6 +6,7 @@ the answer. It affects only the connection: a revoked silo stops connecting afte
 answers, and its administrator can make it try again.
 """
 
+import re
 import socket
 import ssl
 from base64 import b64encode
@@ -171,10 +172,8 @@ def request(
         ) from None
     except httpx.HTTPError as fault:
         if (problem := _certificate_fault(fault)) is not None:
-            raise ProtocolError(
-                f"{route.server} shows a certificate that is not the federation's ({problem}); ask "
-                "for the authority's ca.crt, and look for a proxy that opens TLS"
-            ) from None
+            text = f"{route.server} shows a certificate that this silo refuses {problem}"
+            raise ProtocolError(text) from None
         raise ProtocolError(
             f"{route.server} does not answer{through} ({fault}); is the server running, and the "
             "connection open?"
@@ -208,10 +207,13 @@ def _refused(route: ServerRoute, answer: str) -> str:
 
 
 def _certificate_fault(fault: BaseException | None) -> str | None:
-    """Why a certificate was not accepted, if that caused the fault."""
+    """Why a certificate was not accepted, and what to do, if that caused the fault."""
     while fault is not None:
         if isinstance(fault, ssl.SSLCertVerificationError):
-            return fault.verify_message
+            remedy = "is this a kit of another federation? if not, look for a proxy that opens TLS"
+            if re.search("expired|not yet valid", fault.verify_message):
+                remedy = "correct this machine's clock, or have the server's administrator renew it"
+            return f"({fault.verify_message}); {remedy}"
         fault = fault.__cause__ or fault.__context__
     return None
 

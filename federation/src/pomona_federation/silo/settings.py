@@ -187,7 +187,7 @@ class SiloFile(Settings):
 
         Raises ConfigError naming the file and every bad key or value.
         """
-        tree = expand_names(read_file(path))
+        tree = expand_names(read_file(path, "write it, or name the silo's kit with --folder"))
         with named_file(path):
             return validated(cls, _anchored(tree, path.parent), CHOICES)
 
