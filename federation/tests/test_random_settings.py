@@ -17,6 +17,7 @@ from representatives import seed
 
 pytestmark = pytest.mark.slow
 DRAWS = 12
+NOISE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
 COMMON = [
     {},
     {"local_steps": 3},
@@ -33,15 +34,7 @@ COMMON = [
     {"model": {"name": "mlp", "hidden": [8, 6]}, "batch_size": 1000},
     {"largest_share": 0.5},
     {"secure_aggregation": {"max_norm": 5.0, "minimum": 2}},
-    {
-        "privacy": {
-            "noise_multiplier": 1.0,
-            "max_grad_norm": 1.0,
-            "delta": 1e-3,
-            "seed": 1,
-            "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
-        }
-    },
+    {"privacy": {**NOISE, "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"]}},
 ]
 SIMULATED = [*COMMON, {"keep": "best"}, {"absence": 0.3}, {"membership": {"unseen": [1]}}]
 

@@ -239,6 +239,9 @@ def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, worl
     assert len(search["trials"]) == 3
     assert len(set(scores)) > 1
     assert search["winner"] == int(np.argmax(scores))
+    page, score = (folder / "search.md").read_text(), search["trials"][search["winner"]]["score"]
+    texts = "accuracy in %", f"**{round(100 * score, 2)}**", "****"
+    assert [text in page for text in texts] == [True, True, False]
 
 
 def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):

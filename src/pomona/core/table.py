@@ -84,7 +84,7 @@ def markdown_grid(table: Table) -> str:
 def _emphasised(table: Table) -> list[list[str]]:
     """Return the rows, with the marked cells in bold."""
     return [
-        [f"**{text}**" if (i, j) in table.marked else text for j, text in enumerate(row)]
+        [f"**{text}**" if text and (i, j) in table.marked else text for j, text in enumerate(row)]
         for i, row in enumerate(table.rows)
     ]
 

@@ -180,7 +180,10 @@ def _files(result: SearchResult, name: str, total: int) -> ResultFiles:
         {"trial": t.number, **t.point, "score": t.score, "round": t.best_round, "why not": t.fault}
         for t in result.trials
     ]
-    columns = of_records(records)
+    digits = 2 if metric.percent else 4
+    scores = [t.score and round(metric.scaled(t.score), digits) for t in result.trials]
+    rows = [r | {"score": s} for r, s in zip(records, scores, strict=True)]
+    columns = of_records(rows)
     notes = [
         f"The score is {metric.heading} on the silos' validation samples. Chosen is {result.rule}."
     ]
@@ -188,10 +191,7 @@ def _files(result: SearchResult, name: str, total: int) -> ResultFiles:
     marked = frozenset((row, column) for column in range(len(columns.header)))
     table = Table("trials", "Trials", notes, columns.header, columns.rows, columns.words, marked)
     opening = [f"{len(result.trials)} of {total} trials. No silo reported test samples."]
-    opening += (
-        []
-        if result.winner is None
-        else [f"Trial {result.winner} is the best; {WINNER} trains with its settings."]
-    )
+    if result.winner is not None:
+        opening.append(f"Trial {result.winner} is the best; {WINNER} trains with its settings.")
     opening += result.notes
     return ResultFiles(f"Search {name}", opening, [table], records)
