@@ -172,8 +172,9 @@ def request(
         ) from None
     except httpx.HTTPError as fault:
         if (problem := _certificate_fault(fault)) is not None:
-            text = f"{route.server} shows a certificate that this silo refuses {problem}"
-            raise ProtocolError(text) from None
+            raise ProtocolError(
+                f"{route.server} shows a certificate that this silo refuses {problem}"
+            ) from None
         raise ProtocolError(
             f"{route.server} does not answer{through} ({fault}); is the server running, and the "
             "connection open?"
@@ -305,7 +306,8 @@ def explained(membership: Membership, reason: str, times: int) -> str:
         case "member":
             return (
                 "this silo is a member; the server still counts its last connection, for up to a "
-                "minute, or was just starting; it tries again by itself"
+                "minute, or was just starting; it tries again by itself. If this lasts, another "
+                "copy of this silo runs: stop one of them"
             )
         case _:
             return reason
