@@ -28,10 +28,9 @@ ALL_SILOS = "all"
 
 def tables(result: SurveyResult) -> list[Table]:
     """All tables that are not empty."""
-    first, last = (silos, classes, targets, columns, means), (missing, categories)
-    return [
-        table for build in (*first, *last, distances, frequent_words) if (table := build(result))
-    ]
+    of_silos = silos, classes, targets
+    of_columns = columns, means, missing, categories, distances, frequent_words
+    return [table for build in (*of_silos, *of_columns) if (table := build(result))]
 
 
 def silos(result: SurveyResult) -> Table:
