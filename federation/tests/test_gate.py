@@ -201,7 +201,7 @@ def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
 
 def test_a_member_has_so_many_requests_at_a_time_and_costs_others_none():
     names = iter(["north", "north", "north", "south", "north"])
-    behind = Behind(lambda _: next(names), limits=RequestLimits(at_once=2))
+    behind = Behind(lambda _: next(names), limits=RequestLimits(concurrent=2))
 
     async def five():
         behind.until = asyncio.Event()

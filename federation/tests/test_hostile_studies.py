@@ -240,7 +240,8 @@ def visited(federation, *decisions):
     votes = []
     for study, accepted in decisions:
         vote = Decision(silo="silo-0", study=study, accepted=accepted)
-        votes.append(TakenDecision(decision=vote, signature=signer.sign(vote.kind, vote.statement)))
+        signature = signer.sign(vote.title, vote.statement)
+        votes.append(TakenDecision(decision=vote, signature=signature))
     body = StudyVisit(silo="silo-0", decisions=tuple(votes)).model_dump_json().encode()
     return StudyRequests(federation.server).answer("silo-0", STUDIES, body)[0]
 

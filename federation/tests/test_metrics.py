@@ -212,7 +212,7 @@ def test_uplinks_are_counted_by_study_and_stage(tmp_path):
         for _ in range(3):  # its node is asked again
             audit.write("unused", **stranger.fields)
         audit.write("lost", process=[HOSTILE])
-    server = Followed(tmp_path / "audit.jsonl", AuditedServer).look()
+    server = Followed(tmp_path / "audit.jsonl", AuditedServer).read_new()
     kit_study, second = server.studies["kit"], server.studies["second"]
     assert kit_study.uplinks == {("south", "answer"): 1}
     assert second.uplinks == {("north", "admitted"): 1, ("node 7", "connection"): 1}

@@ -152,7 +152,7 @@ def test_a_worker_begins_with_a_message_and_ends_after_a_while_without_one(
     first = runner.process
     runner.rest()
     assert runner.process is first
-    monkeypatch.setattr(worker, "REST", 0.0)
+    monkeypatch.setattr(worker, "IDLE_SECONDS", 0.0)
     runner.rest()
     assert (runner.process, process_ends(first.pid)) == (None, True)
     monkeypatch.undo()

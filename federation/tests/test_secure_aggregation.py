@@ -21,8 +21,7 @@ from pomona.scenario.description import epsilons
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
 from pomona_federation.audit_log import complete_lines
-from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_statement
-from pomona_federation.messages.message_bodies import read as parsed
+from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_statement, read
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.outgoing_filter import texts
@@ -479,10 +478,10 @@ def test_no_sum_is_made_where_none_was_agreed_on(world):
 def test_a_request_is_bounded(server):
     tasks, keys = server.trained()
     request = SumRequest(task=tasks["silo-0"], keys=keys)
-    assert parsed(SumRequest, request.model_dump_json()) == request
+    assert read(SumRequest, request.model_dump_json()) == request
     text = request.model_dump_json().replace(keys[1].key, "x" * 64)
     with pytest.raises(ProtocolError, match="cannot be read"):
-        parsed(SumRequest, text)
+        read(SumRequest, text)
 
 
 def test_the_secret_and_the_change_stay_with_the_round_and_leave_in_no_answer(server):

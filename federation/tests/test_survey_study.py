@@ -118,7 +118,7 @@ class Group:
         """The questions sent, with the node of each."""
         messages = [(m.metadata.dst_node_id, unpacked(m.content)) for m in self.grid.sent]
         return [
-            (node, message) for node, message in messages if message.kind == SurveyQuestion.kind
+            (node, message) for node, message in messages if message.kind == SurveyQuestion.title
         ]
 
 
@@ -327,7 +327,7 @@ def test_a_silo_answers_each_step_once(group):
     repeated = handled(folder, Message.of(question))
     assert SurveyAnswer.model_validate_json(repeated.body).figures
     refused = handled(folder, Message.of(changed))
-    assert refused.kind == Refusal.kind
+    assert refused.kind == Refusal.title
     assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
 
 
@@ -340,12 +340,12 @@ def test_a_question_that_could_not_be_answered_was_asked_nevertheless(group):
     state = next((folder / "state/studies").glob("look-*"))
     (state / "survey.json").unlink()
     table = (folder / "table.csv").rename(folder / "away.csv")
-    assert handled(folder, Message.of(question)).kind == Refusal.kind
+    assert handled(folder, Message.of(question)).kind == Refusal.title
     table.rename(folder / "table.csv")
     fewer = question.figures.model_copy(update={"columns": question.figures.columns[:1]})
     refused = handled(folder, Message.of(question.model_copy(update={"figures": fewer})))
     assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
-    assert handled(folder, Message.of(question)).kind == SurveyAnswer.kind
+    assert handled(folder, Message.of(question)).kind == SurveyAnswer.title
 
 
 def test_a_silo_that_is_gone_is_named_and_the_others_are_told(group):
@@ -353,7 +353,7 @@ def test_a_silo_that_is_gone_is_named_and_the_others_are_told(group):
 
     def lose(message, reply):
         figures = (
-            unpacked(message.content).kind == SurveyQuestion.kind
+            unpacked(message.content).kind == SurveyQuestion.title
             and "columns" in unpacked(message.content).body
         )
         return lost(message) if figures and message.metadata.dst_node_id == 11 else reply
@@ -409,7 +409,7 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(group, change):
         answer = unpacked(reply.content)
         if (
             message.metadata.dst_node_id != 12
-            or answer.kind != SurveyAnswer.kind
+            or answer.kind != SurveyAnswer.title
             or 'figures":{' not in answer.body
         ):
             return reply

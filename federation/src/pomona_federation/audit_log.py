@@ -194,15 +194,15 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any] |
 
 def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
     """The text between line feeds, from the end backwards, each with its start offset."""
-    offset = end = os.fstat(handle).st_size
+    offset = line_start = os.fstat(handle).st_size
     partial = b""  # the tail of a line whose beginning has not been read yet
     while offset:
         offset -= (size := min(BLOCK, offset))
         partial, *texts = (os.pread(handle, size, offset) + partial).split(b"\n")
         for text in reversed(texts):
-            end -= len(text)
-            yield end, text
-            end -= 1
+            line_start -= len(text)
+            yield line_start, text
+            line_start -= 1
         _require_short(partial, path)
     yield 0, partial
 

@@ -39,9 +39,9 @@ def authority(federation: str, time: datetime | None = None) -> Pair:
     ten years.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    name, start = _subject(f"{federation} authority"), _start(time)
+    name, issued = _subject(f"{federation} authority"), _issue_time(time)
     certificate = (
-        _certificate(name, name, key.public_key(), start, start + timedelta(days=AUTHORITY_DAYS))
+        _certificate(name, name, key.public_key(), issued, issued + timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(ca=True), critical=True)
         .sign(key, SHA384())
@@ -66,8 +66,8 @@ def client(issuer: Pair, name: str, pub: bytes) -> bytes:
     have.
     """
     above = x509.load_pem_x509_certificate(issuer.public)
-    start, expiry = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
-    builder = _certificate(_subject(name), above.subject, load_public(pub), start, expiry)
+    issued, expiry = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
+    builder = _certificate(_subject(name), above.subject, load_public(pub), issued, expiry)
     return _signed(builder, issuer, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
@@ -94,9 +94,9 @@ def _served(
     time: datetime | None,
 ) -> bytes:
     """Return a server's certificate (PEM); it ends no later than the authority's."""
-    above, start = x509.load_pem_x509_certificate(issuer.public), _start(time)
-    expiry = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
-    builder = _certificate(_subject("server"), above.subject, key, start, expiry).add_extension(
+    above, issued = x509.load_pem_x509_certificate(issuer.public), _issue_time(time)
+    expiry = min(issued + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
+    builder = _certificate(_subject("server"), above.subject, key, issued, expiry).add_extension(
         names, critical=False
     )
     return _signed(builder, issuer, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -213,10 +213,10 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
 
 def _require_current(certificate: x509.Certificate, path: Path) -> None:
     """Raise ConfigError unless a certificate is valid now."""
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not start <= datetime.now(UTC) <= end:
+    issued, expiry = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not issued <= datetime.now(UTC) <= expiry:
         raise ConfigError(
-            f"{path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}; renew a server's with "
+            f"{path} is valid from {issued:%Y-%m-%d} to {expiry:%Y-%m-%d}; renew a server's with "
             "`pomona deploy renew`, or correct this clock"
         )
 
@@ -271,7 +271,7 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
     )
 
 
-def _start(time: datetime | None) -> datetime:
+def _issue_time(time: datetime | None) -> datetime:
     """Return the time in whole seconds, the resolution of certificates."""
     return (time or datetime.now(UTC)).replace(microsecond=0)
 
@@ -280,7 +280,7 @@ def _certificate(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
-    start: datetime,
+    issued: datetime,
     expiry: datetime,
 ) -> x509.CertificateBuilder:
     return (
@@ -289,7 +289,7 @@ def _certificate(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(start - SKEW)
+        .not_valid_before(issued - SKEW)
         .not_valid_after(expiry)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

@@ -124,9 +124,9 @@ def evaluate_all(clients: tuple[int, ...]) -> Any:
             return W, {"model": W}, {}
         models, ids = received["models"], training.ids
         for j in clients:
-            is_own = (ids == j).unsqueeze(1)
-            if bool((is_own | (models.index == j)).any(1).all()):
-                training.observe(name(j), torch.where(is_own, W, models.bank[j]), "received")
+            is_self = (ids == j).unsqueeze(1)
+            if bool((is_self | (models.index == j)).any(1).all()):
+                training.observe(name(j), torch.where(is_self, W, models.bank[j]), "received")
         return W, {}, {}
 
     return train

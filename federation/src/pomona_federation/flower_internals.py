@@ -130,7 +130,7 @@ def connection(
     address: str,
     ca: str | None,
     key: EllipticCurvePrivateKey | None,
-    make: Callable[[], Any],
+    new_client: Callable[[], Any],
     previous: int | None = None,
 ) -> Iterator[Connection]:
     """Connect to SuperLink, and send it a sign of life every 30 s; at the end, tell it so.
@@ -142,7 +142,7 @@ def connection(
         address: host:port.
         ca: path of the authority's certificate; None without TLS.
         key: the silo's private key; None for a federation without keys.
-        make: makes the HTTP client (httpx) that carries everything.
+        new_client: makes the HTTP client (httpx) that carries everything.
         previous: the node of an earlier life, which may have been killed: SuperLink would count it
             as connected for a minute, and refuse this one.
     """
@@ -154,7 +154,7 @@ def connection(
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._client.close()
-            self._client = make()
+            self._client = new_client()
 
         def ActivateNode(self, request: Any) -> Any:
             if previous is not None:
@@ -223,7 +223,7 @@ def deflated(message: Any) -> list[bytes]:
 
 # SuperLink.
 
-START = 600  # seconds that a ServerApp may take to start
+LAUNCH = 600  # seconds that a ServerApp may take to start
 ALIVE = 60  # seconds without a sign of life after which it counts as gone, as in Flower
 
 
@@ -236,7 +236,7 @@ def patient_starts() -> None:
     """
     from flwr.supercore.corestate import sql_corestate
 
-    vars(sql_corestate).update(HEARTBEAT_DEFAULT_INTERVAL=START, HEARTBEAT_PATIENCE=ALIVE / START)
+    vars(sql_corestate).update(HEARTBEAT_DEFAULT_INTERVAL=LAUNCH, HEARTBEAT_PATIENCE=ALIVE / LAUNCH)
 
 
 @contextmanager

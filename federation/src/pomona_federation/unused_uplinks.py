@@ -65,9 +65,9 @@ class Explanation(NamedTuple):
     remedy: str
 
 
-CALL = "have its administrator look at `pomona silo status` and `pomona silo logs`"
+LOGS = "have its administrator look at `pomona silo status` and `pomona silo logs`"
 NO_ACTION = "nothing: it is asked again in the next round"
-REPEATEDLY = "nothing, unless it keeps happening; then " + CALL
+REPEATEDLY = "nothing, unless it keeps happening; then " + LOGS
 ALIKE = "have the same releases of Pomona installed at the server and the silo"
 MISSING = "have those that are missing started, then resume if the study has ended"
 
@@ -141,7 +141,7 @@ REASONS: Mapping[Reason, Explanation] = {
         "silo", "its training gave values that are not finite", "lower lr, or look at its data"
     ),
     Reason.PRIVACY: Explanation(
-        "silo", "the task would exceed its privacy limit", "its administrator decides; " + CALL
+        "silo", "the task would exceed its privacy limit", "its administrator decides; " + LOGS
     ),
     Reason.SILO_STATE: Explanation(
         "silo",
@@ -151,10 +151,10 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.REFUSED_TASK: Explanation(
         "silo",
         "it refuses the task: not what it agreed to, or its data is not what it registered",
-        CALL,
+        LOGS,
     ),
     Reason.SILO_FAULT: Explanation(
-        "silo", "an error at the silo; its text stays in the silo's log", CALL
+        "silo", "an error at the silo; its text stays in the silo's log", LOGS
     ),
     Reason.SIGNATURE: Explanation(
         "answer",
@@ -163,7 +163,7 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.UNREADABLE: Explanation("answer", "its answer does not fit what was asked", ALIKE),
     Reason.WRONG_TASK: Explanation("answer", "it answers another task", NO_ACTION),
-    Reason.SCORES: Explanation("answer", "its scores are impossible or were not asked for", CALL),
+    Reason.SCORES: Explanation("answer", "its scores are impossible or were not asked for", LOGS),
     Reason.WRONG_ROUND: Explanation("admission", "it is for another run or round", NO_ACTION),
     Reason.NOT_ASKED: Explanation("admission", "it was not asked in this round", NO_ACTION),
     Reason.SAMPLES: Explanation(
@@ -184,7 +184,7 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NO_ACTION),
     Reason.SUM_KEY: Explanation(
-        "sum", "its key for the sum is missing, repeated or not its own", CALL
+        "sum", "its key for the sum is missing, repeated or not its own", LOGS
     ),
     Reason.SUM_LATE: Explanation("sum", "it answered after the sum was settled", NO_ACTION),
     Reason.SUM_SHORT: Explanation("sum", "the round has no sum, as others are missing", MISSING),
@@ -194,7 +194,7 @@ REASONS: Mapping[Reason, Explanation] = {
         f"{MISSING}; if it is lost or was restored: docs/guides/secure-aggregation.md, silos that "
         "drop out",
     ),
-    Reason.SUM_PART: Explanation("sum", "its part of the sum is not as agreed", CALL),
+    Reason.SUM_PART: Explanation("sum", "its part of the sum is not as agreed", LOGS),
     Reason.SUM_RANGE: Explanation(
         "sum",
         "the sum is larger than its silos could make it",

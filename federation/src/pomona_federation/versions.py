@@ -38,9 +38,9 @@ class Versions(Settings):
     def __str__(self) -> str:
         return f"Pomona {self.pomona} (protocol {self.protocol}, Flower {self.flower})"
 
-    def works_with(self, other: "Versions") -> bool:
+    def works_with(self, peer: "Versions") -> bool:
         """Whether two ends understand each other and compute the same numbers."""
-        ours, theirs = (line(v.pomona) + line(v.flower) + (str(v.protocol),) for v in (self, other))
+        ours, theirs = (line(v.pomona) + line(v.flower) + (str(v.protocol),) for v in (self, peer))
         return ours == theirs
 
 

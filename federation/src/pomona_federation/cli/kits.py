@@ -42,14 +42,14 @@ def kit_folder(folder: Path | None) -> Path:
 
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
 WithoutKey = Annotated[bool, Parameter(negative="", help="leave a silo's private key out")]
-Spent = Annotated[
+SpentEpsilon = Annotated[
     float | None,
     Parameter(validator=Number(gte=0), help="epsilon spent by private runs begun after the backup"),
 ]
 SpentDelta = Annotated[
     float, Parameter(validator=Number(gte=0, lte=1), help="delta spent by the same runs")
 ]
-Until = Annotated[
+LastRound = Annotated[
     int | None,
     Parameter(
         validator=Number(gte=0, lt=ROUNDS), help="last round trained after the backup; for privacy"
@@ -85,9 +85,9 @@ def restore_silo(
     file: Path,
     *,
     folder: New,
-    spent: Spent = None,
+    spent: SpentEpsilon = None,
     spent_delta: SpentDelta = 0.0,
-    trained_until: Until = None,
+    trained_until: LastRound = None,
     json: Json = False,
 ) -> None:
     """Restore a silo's kit from its backup. The other copy must never run again.
@@ -133,14 +133,14 @@ def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
     _restored(file, folder, "server", json)
 
 
-def _restored(file: Path, folder: Path, role: Role, json: bool, *spent: Any) -> "Backup":
+def _restored(file: Path, folder: Path, role: Role, json: bool, *privacy: Any) -> "Backup":
     """Restore a kit, with what it has ``spent`` since, and print what it is and which of its
     files run or decide.
     """
     from pomona_federation.installation.backup import effective, restore
 
     with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
-        manifest = restore(file, folder, role, *spent)
+        manifest = restore(file, folder, role, *privacy)
     for name in effective(manifest):
         echo_stderr(printable(f"note: {folder / name} runs or decides here: check it"))
     if json:
@@ -197,10 +197,10 @@ def _notes(items: list[Item]) -> list[str]:
 def _rows(items: list[Item]) -> list[dict[str, Any]]:
     """Contents of a kit by kind and description."""
     rows: dict[tuple[str, str], list[Item]] = {}
-    for kind in ORDER:
+    for file_kind in ORDER:
         for item in items:
-            if item.rule.kind == kind:
-                rows.setdefault((kind, item.rule.description), []).append(item)
+            if item.rule.kind == file_kind:
+                rows.setdefault((file_kind, item.rule.description), []).append(item)
     return [
         {
             "kind": kind,

@@ -68,8 +68,8 @@ def _serve(folder: Path, json: bool, resume: bool, persistent: bool) -> None:
     if json:
         emit(status.model_dump())
     if status.state != "finished":
-        kind = kind_of(status.code)
-        line = f"error[{kind}]: {status.state} after round {status.round}: {status.reason}"
+        error_kind = kind_of(status.code)
+        line = f"error[{error_kind}]: {status.state} after round {status.round}: {status.reason}"
         print(printable(line), file=sys.stderr)
     elif not json:
         print(f"finished after round {status.round}")
@@ -213,12 +213,12 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
 
 def _spans(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of consecutive rounds with one reason as one."""
-    kinds = [
-        (row["study"], row.get("trial"), row["stage"], row["reason"], row["round"] - place)
-        for place, row in enumerate(rows)
+    span_keys = [
+        (row["study"], row.get("trial"), row["stage"], row["reason"], row["round"] - position)
+        for position, row in enumerate(rows)
     ]
     for (study, trial, stage, reason, _), group in groupby(
-        zip(kinds, rows, strict=True), lambda pair: pair[0]
+        zip(span_keys, rows, strict=True), lambda pair: pair[0]
     ):
         span = [row for _, row in group]
         bounds, last = dict.fromkeys((span[0]["round"], span[-1]["round"])), span[-1]

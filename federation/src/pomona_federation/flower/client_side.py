@@ -68,7 +68,7 @@ def personalize(
             model=records.layout_of(model),
         )
         return _reply(message, introduction, {"num-examples": samples["train"]})
-    began, uplink = perf_counter(), dict[str, Tensor]()
+    start_time, uplink = perf_counter(), dict[str, Tensor]()
     task = records.read(message.content, Task)
     answer = Answer(number=task.number, samples=samples["train"])
     try:
@@ -77,7 +77,7 @@ def personalize(
     except PomonaError as fault:
         refused = isinstance(fault, ConfigError)
         answer = answer.model_copy(update={"fault": without_paths(str(fault)), "refused": refused})
-    answer = answer.model_copy(update={"seconds": round(perf_counter() - began, 1)})
+    answer = answer.model_copy(update={"seconds": round(perf_counter() - start_time, 1)})
     loss = {} if answer.loss is None else {"train_loss": answer.loss}
     return _reply(message, answer, {"num-examples": samples["train"], **loss}, uplink)
 
@@ -112,7 +112,7 @@ class _Client:
         config = user_config(len(task.sizes), **task.settings)
         if not 1 <= task.number <= config.rounds + 1 or task.client >= len(task.sizes):
             raise ProtocolError("the task is of a round or a client that the run does not have")
-        self._start_from(model)
+        self._load_initial(model)
         names = tuple(f"client {i}" for i in range(len(task.sizes)))
         self.federation = UserFederation(config, model, names, {"train": task.sizes})
         _ = self.federation.initial  # before any training changes the model
@@ -144,7 +144,7 @@ class _Client:
         fields = {"loss": reply.loss, "scores": tuple(reply.scores), "fault": reply.fault}
         return answer.model_copy(update=fields), reply.uplink
 
-    def _start_from(self, model: nn.Module) -> None:
+    def _load_initial(self, model: nn.Module) -> None:
         """Give the model the run's initial values, which come with a client's first task; what a
         strategy before it in the same ServerApp has left is not of this run.
         """
@@ -198,8 +198,8 @@ class _Client:
         """Return what was received, which must have the form of what this server half sends."""
         federation, record = self.federation, self.content.array_records.get(records.ARRAYS)
         server, initial, seed = federation.method.server, federation.initial, federation.config.seed
-        start = server.start(initial, federation.roster, seed)
-        expected = server.downlink(start, request.ids, federation.roster, request.round)
+        server_state = server.start(initial, federation.roster, seed)
+        expected = server.downlink(server_state, request.ids, federation.roster, request.round)
         index, client = self.task.downlink, self.task.client
         if index.keys() != expected.keys():
             raise ProtocolError(f"the task has {sorted(index)}, not {sorted(expected)}")

@@ -40,9 +40,9 @@ class GridExchange:
 
     def wait_for(self, number: int) -> None:
         """Wait until so many nodes are connected. Raises QuorumError after ``timeout``."""
-        began = monotonic()
+        start_time = monotonic()
         while len(self.nodes()) < number:
-            if monotonic() - began > self.timeout:
+            if monotonic() - start_time > self.timeout:
                 raise QuorumError(
                     f"{len(self.nodes())} nodes are connected after {self.timeout:g} s, {number} "
                     "are needed; start their SuperNodes, or lower min_available_nodes"
@@ -93,7 +93,7 @@ class GridTransport:
     run: str = "flower"
     committed: dict[int, int] = field(default_factory=dict)
     _number: int = 0
-    _started: set[int] = field(default_factory=set)
+    _initialised: set[int] = field(default_factory=set)
     _ignored: set[int] = field(default_factory=set)
     _refusing: set[int] = field(default_factory=set)
 
@@ -122,7 +122,7 @@ class GridTransport:
             node: self._content(visit, downlink, positions[i], client=i) for node, i in ids.items()
         }
         contents = self.grid.exchange(outgoing, self._number)
-        self._started |= {ids[node] for node in contents}
+        self._initialised |= {ids[node] for node in contents}
         arrivals = [
             self._arrival(i, contents[node], visit, _bytes_of(outgoing[node]))
             for node, i in ids.items()
@@ -171,7 +171,7 @@ class GridTransport:
                 for name, rows in downlink.items()
             },
         )
-        first = {} if client in self._started else {records.INITIAL: self.initial}
+        first = {} if client in self._initialised else {records.INITIAL: self.initial}
         rows = records.arrays(_sent_rows(task, downlink, k))
         return {records.KEY: records.written(task), records.ARRAYS: rows, **first}
 

@@ -156,8 +156,8 @@ def layout_of(model: nn.Module) -> dict[str, str]:
 def difference(model: Mapping[str, str], server: Mapping[str, str]) -> str:
     """Return how the layout of a client's model differs from the server's; empty if it does not."""
     for name in (*server, *model):
-        here, there = server.get(name), model.get(name)
-        if here != there:
-            layouts = f"{there or 'missing'} there and {here or 'missing'} at the server"
+        local, remote = server.get(name), model.get(name)
+        if local != remote:
+            layouts = f"{remote or 'missing'} there and {local or 'missing'} at the server"
             return f"tensor {quoted(name)} is {layouts}"
     return "" if [*model] == [*server] else "its tensors are in another order than the server's"

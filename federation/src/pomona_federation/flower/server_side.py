@@ -122,7 +122,7 @@ class PersonalStrategy:
         exchange = GridExchange(grid, timeout, train_config or ConfigRecord())
         federation, nodes = self._federation(self._introductions(exchange), num_rounds)
         transport = GridTransport(exchange, federation, nodes, initial_arrays)
-        record, began = federation.record(), monotonic()
+        record, start_time = federation.record(), monotonic()
         cohort = cohort_size(federation.config, len(nodes))
         quorum = self.min_train_nodes or cohort // 2 + 1
         notes = RunNotes(_Log())
@@ -131,7 +131,7 @@ class PersonalStrategy:
             notes.add(f"largest_share: no client weighs more than {roster.largest:g}")
         loop = federation.loop(transport, record, notes, quorum)
         state = loop.run()
-        return _result(federation, state, close_record(record, monotonic() - began))
+        return _result(federation, state, close_record(record, monotonic() - start_time))
 
     def _introductions(self, exchange: GridExchange) -> dict[int, Introduction]:
         """Return who is connected and can take part, by node; the log names the others.

@@ -48,7 +48,7 @@ class Rule:
     description: str
 
 
-PARTS = (
+KIT_FILES = (
     *("wheels/**", "app/**", "app.sha256", "weights.safetensors", "weights/*.safetensors"),
     *("README.md", "Dockerfile", ".dockerignore", "compose.yaml", "start.sh", "pomona-*.service"),
 )
@@ -58,7 +58,7 @@ COMMON = (
     Rule("certs/*.key", "secret", "private key"),
     Rule("keys/*.key", "secret", "private key, this silo's identity"),
     Rule("certs/**", "kit", "certificates, not secret"),
-    *(Rule(name, "kit", "parts of the kit, not secret") for name in PARTS),
+    *(Rule(name, "kit", "parts of the kit, not secret") for name in KIT_FILES),
 )
 RULES: dict[Role, tuple[Rule, ...]] = {
     "silo": (

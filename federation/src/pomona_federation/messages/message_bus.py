@@ -46,8 +46,8 @@ class Message:
         enclosed: Mapping[str, bytes | memoryview] | None = None,
     ) -> "Message":
         """A message with this body, signed if a signer is given."""
-        signature = signer.sign(body.kind, body.statement) if signer else ""
-        return cls(body.kind, body.model_dump_json(), signature, enclosed or {})
+        signature = signer.sign(body.title, body.statement) if signer else ""
+        return cls(body.title, body.model_dump_json(), signature, enclosed or {})
 
     @overload
     def read(self, a: type[A], b: type[B], /) -> A | B: ...
@@ -66,11 +66,11 @@ class Message:
         A refusal is read whatever its sender's version, since a version mismatch may be its very
         reason.
         """
-        if self.kind != Refusal.kind:
+        if self.kind != Refusal.title:
             with untrusted(Reason.VERSION):
                 require_understood(self.versions)
         for body_type in body_types:
-            if self.kind == body_type.kind:
+            if self.kind == body_type.title:
                 return read(body_type, self.body)
         raise ProtocolError(
             f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same "
@@ -202,11 +202,11 @@ def _split(chunks: Sequence[bytes | memoryview]) -> Iterator[bytes]:
     """The concatenated parts, in pieces of equal length except for the last."""
     piece = bytearray()
     for chunk in chunks:
-        view, start = memoryview(chunk), 0
-        while start < len(view):
-            section = view[start : start + PIECE - len(piece)]
+        view, offset = memoryview(chunk), 0
+        while offset < len(view):
+            section = view[offset : offset + PIECE - len(piece)]
             piece += section
-            start += len(section)
+            offset += len(section)
             if len(piece) == PIECE:
                 yield bytes(piece)
                 piece = bytearray()
@@ -217,17 +217,17 @@ def _split(chunks: Sequence[bytes | memoryview]) -> Iterator[bytes]:
 def unpacked(content: RecordDict) -> Message:
     """The inverse of ``packed``. Raises ProtocolError for any other content."""
     data = memoryview(b"".join(_piece(content, i) for i in range(len(content))))
-    end = PREFIX + int.from_bytes(data[:PREFIX], "little")
-    if end > len(data):
+    offset = PREFIX + int.from_bytes(data[:PREFIX], "little")
+    if offset > len(data):
         raise ProtocolError(MISMATCH)
     try:
-        letter = Letter.model_validate(parse(bytes(data[PREFIX:end]), ProtocolError, LETTER))
+        letter = Letter.model_validate(parse(bytes(data[PREFIX:offset]), ProtocolError, LETTER))
     except ValidationError:
         raise ProtocolError(MISMATCH) from None
     enclosed = {}
     for name, size in letter.enclosed:
-        enclosed[name], end = bytes(data[end : end + size]), end + size
-    if end != len(data) or len(enclosed) != len(letter.enclosed):
+        enclosed[name], offset = bytes(data[offset : offset + size]), offset + size
+    if offset != len(data) or len(enclosed) != len(letter.enclosed):
         raise ProtocolError(MISMATCH)
     return Message(letter.kind, letter.body, letter.signature, enclosed, letter.versions)
 

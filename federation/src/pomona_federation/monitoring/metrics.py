@@ -153,11 +153,11 @@ def _silo_samples(kit: Path, row: dict[str, Any]) -> Iterator[Sample]:
     decisions = Counter(study["decision"] for study in row["studies"])
     for decision in ("pending", "accepted", "declined"):
         yield "pomona_silo_studies", decisions[decision], {"decision": decision}
-    spent: dict[str, float] = {}
+    largest_epsilons: dict[str, float] = {}
     for cost in row["privacy"]:  # a study can have several reservations
         epsilon = math.inf if cost["spent"] is None else cost["spent"]  # None: without noise
-        spent[cost["study"]] = max(epsilon, spent.get(cost["study"], 0.0))
-    for title, epsilon in spent.items():
+        largest_epsilons[cost["study"]] = max(epsilon, largest_epsilons.get(cost["study"], 0.0))
+    for title, epsilon in largest_epsilons.items():
         yield "pomona_silo_epsilon_spent", epsilon, {"study": title}
     for name, folders, study in _studies(kit):
         yield from _visit_samples(name, folders, study)

@@ -41,7 +41,7 @@ class RecordedRun:
     metric: str = ""
     means: dict[Key, float] = field(default_factory=dict)
 
-    def take(self, line: bytes) -> None:
+    def add_line(self, line: bytes) -> None:
         """Add one event; an unreadable one is skipped."""
         try:
             event, body = events.read(line)
@@ -101,7 +101,7 @@ class AuditedServer:
     studies: dict[str, AuditedStudy] = field(default_factory=lambda: defaultdict(AuditedStudy))
     _study: str = KIT  # the study whose lines follow
 
-    def take(self, line: bytes) -> None:
+    def add_line(self, line: bytes) -> None:
         """Add one line; a piece cut short by a kill is skipped."""
         fields = parsed(line)
         if fields is None:
@@ -175,9 +175,9 @@ class WatchedServer:
     def _view(self, chosen: QueuedStudy | None) -> StudyView:
         name, folder = (chosen.name, chosen.folder) if chosen else (KIT, self.kit / "run")
         with self._lock:
-            audited = self._audit.look()
+            audited = self._audit.read_new()
             events = (chosen.at_work if chosen else folder) / EVENTS
-            record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
+            record = self._records.setdefault(events, Followed(events, RecordedRun)).read_new()
             row = status.server(self.kit, chosen.name if chosen else None)
             return StudyView(
                 row, record, audited.studies[name], audited.last_messages, audited.lost

@@ -146,12 +146,12 @@ def add(kits: Path, name: str, key: Path | None = None) -> Provisioned:
     server, federation = kits / "server", provisioned(kits)
     name = validated(FoundingMember, {"name": name}).name
     members, kit = _members_in(server / "keys"), kits / name
-    begun = _begun(kit, name, key)
-    if name in {member.name for member in members} or (kit.exists() and not begun):
+    unfinished = _unfinished_members(kit, name, key)
+    if name in {member.name for member in members} or (kit.exists() and not unfinished):
         raise ConfigError(
             f"silo {name!r} has a kit in {kits}; choose a new name, also for one that was revoked"
         )
-    new = begun or _issued(kits, federation, name, key)
+    new = unfinished or _issued(kits, federation, name, key)
     members += new
     renewed = map(_members_in, sorted((kits / RENEWED).glob("*/*")))
     _distinct([*members, *chain.from_iterable(renewed)])
@@ -164,7 +164,7 @@ def add(kits: Path, name: str, key: Path | None = None) -> Provisioned:
     return Provisioned(federation, kits, (name,), frozenset({name} if key else ()))
 
 
-def _begun(kit: Path, name: str, key: Path | None) -> list[Member]:
+def _unfinished_members(kit: Path, name: str, key: Path | None) -> list[Member]:
     """The newcomer of a kit that a call with the same key, if any, has begun; else nobody."""
     return [
         member

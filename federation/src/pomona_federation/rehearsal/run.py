@@ -279,7 +279,7 @@ def rehearse(
         for name in ("server", *local.names):
             local.start(name)
 
-        def is_over(status: Status) -> bool:
+        def is_finished(status: Status) -> bool:
             nonlocal last_round
             if status.round > last_round:
                 last_round = status.round
@@ -288,7 +288,7 @@ def rehearse(
                 log(f"round {last_round} of {rounds} committed after {seconds:.0f} s{left}")
             return status.state != "running"
 
-        status = local.wait(is_over, poll=local.require_alive)
+        status = local.wait(is_finished, poll=local.require_alive)
         memory = dict(local.memory)
     if status.state != "finished":
         raise QuorumError(

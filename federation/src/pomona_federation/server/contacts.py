@@ -46,18 +46,18 @@ def record(run: Path, silo: str, activated: bool = False) -> None:
 
     Errors of the disk are ignored.
     """
-    path, now = run / FOLDER / silo, time.time()
+    path, current_time = run / FOLDER / silo, time.time()
     with suppress(OSError):
         try:
             record = path.stat()
-            connected = record.st_size > 0 and now - record.st_mtime <= OFFLINE_AFTER
+            connected = record.st_size > 0 and current_time - record.st_mtime <= OFFLINE_AFTER
         except FileNotFoundError:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             connected = False
         if connected and not activated:
             os.utime(path)
         else:
-            publish(path, [repr(now).encode()], f".{silo}", 0o600)
+            publish(path, [repr(current_time).encode()], f".{silo}", 0o600)
 
 
 def leave(run: Path, silo: str) -> None:

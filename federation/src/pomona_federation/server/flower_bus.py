@@ -60,7 +60,7 @@ class FlowerBus:
     _notified: bool = False  # whether something notifies of answers
     _swept: float = float("-inf")
     _online: frozenset[int] = frozenset()
-    _looked: float = float("-inf")  # when SuperLink was asked for them
+    _update_time: float = float("-inf")  # when SuperLink was asked for them
 
     @classmethod
     def listening(cls, grid: Grid, run: Path) -> "FlowerBus":
@@ -72,12 +72,12 @@ class FlowerBus:
 
     def online(self) -> frozenset[int]:
         """The nodes that SuperLink has heard from in the last minute."""
-        if monotonic() - self._looked >= ONLINE_SECONDS:
-            self._look()
+        if monotonic() - self._update_time >= ONLINE_SECONDS:
+            self._update_online()
         return self._online
 
-    def _look(self) -> None:
-        self._online, self._looked = frozenset(self.grid.get_node_ids()), monotonic()
+    def _update_online(self) -> None:
+        self._online, self._update_time = frozenset(self.grid.get_node_ids()), monotonic()
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         """Push messages, as many at once as fit into memory; the next request makes the gate wake
@@ -85,7 +85,7 @@ class FlowerBus:
         """
         tickets = [ticket for batch in _batches(messages) for ticket in self._push(batch)]
         if tickets:
-            self._look()
+            self._update_online()
         return tickets
 
     def _push(self, batch: Sequence[Outgoing]) -> list[str]:
@@ -93,7 +93,7 @@ class FlowerBus:
             FlowerMessage(
                 packed(outgoing.message),
                 outgoing.node,
-                MessageType.QUERY if outgoing.message.kind == Hello.kind else MessageType.TRAIN,
+                MessageType.QUERY if outgoing.message.kind == Hello.title else MessageType.TRAIN,
                 ttl=outgoing.seconds,
             )
             for outgoing in batch

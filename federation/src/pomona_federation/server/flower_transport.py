@@ -238,18 +238,18 @@ class FlowerTransport:
             joined=() if join_sizes == request.roster.sizes else join_sizes,
             start=self._last_model(client, k, packed)
             if readmitted
-            else self._start(client, k, packed),
+            else self._starting_row(client, k, packed),
             readmitted=readmitted,
             downlink=downlink,
             newcomers=newcomers,
             renewals=renewals,
         )
 
-    def _start(self, client: int, k: int, packed: PackedRows) -> str | None:
+    def _starting_row(self, client: int, k: int, packed: PackedRows) -> str | None:
         """The hash of a newcomer's starting model; in sums the one that all receive now."""
-        start = self._initial_models.get(client)
-        if start is None or not self._sums:
-            return None if start is None else packed.add(start)
+        starting_model = self._initial_models.get(client)
+        if starting_model is None or not self._sums:
+            return None if starting_model is None else packed.add(starting_model)
         return packed.digest("model", int(packed.downlink["model"].index[k]))
 
     def _last_model(self, client: int, k: int, packed: PackedRows) -> str | None:

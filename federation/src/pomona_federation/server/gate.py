@@ -61,7 +61,7 @@ def of_this_account(client: tuple[Address, int], server: tuple[Address, int]) ->
 
 def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterator[int]:
     for version, table in TABLES.items():
-        addresses = [_table_address(end, version) for end in (client, server)]
+        addresses = [_table_address(peer, version) for peer in (client, server)]
         if None in addresses or not table.exists():
             continue
         text, pair = content(table, MAX_LOG_BYTES), " ".join(map(str, addresses)).encode()
@@ -71,11 +71,11 @@ def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterato
             yield int(fields[UID])
 
 
-def _table_address(end: tuple[Address, int], version: int) -> str | None:
+def _table_address(socket_address: tuple[Address, int], version: int) -> str | None:
     """An address and port in a table's format: words of 32 bits in this machine's order; None if
     not representable.
     """
-    address, port = end
+    address, port = socket_address
     if version == 4 and isinstance(address, IPv6Address):
         return None
     if version == 6 and isinstance(address, IPv4Address):
@@ -84,9 +84,9 @@ def _table_address(end: tuple[Address, int], version: int) -> str | None:
     return "".join(f"{group:08X}" for group in groups) + f":{port:04X}"
 
 
-def _ip(end: Any) -> Address | None:
+def _ip(socket_address: Any) -> Address | None:
     try:
-        ip = ip_address(end[0].partition("%")[0])
+        ip = ip_address(socket_address[0].partition("%")[0])
     except (TypeError, ValueError, IndexError, AttributeError):
         return None
     return getattr(ip, "ipv4_mapped", None) or ip
@@ -132,13 +132,13 @@ class RequestLimits:
     Attributes:
         piece: bytes of a request with a part of an answer.
         default: bytes of any other request.
-        at_once: concurrent requests.
+        concurrent: concurrent requests.
         seconds: until a request's body must have arrived.
     """
 
     piece: int = BODY + CHUNK
     default: int = SMALL
-    at_once: int = 8
+    concurrent: int = 8
     seconds: float = 300.0
 
 
@@ -150,7 +150,7 @@ class Gate:
         app: SuperLink.
         authenticate: returns the member whose key signed a request's head; raises RequestRefused
             otherwise. It returns "" in a federation without keys, on loopback: then all silos share
-            ``at_once``, and their answers are not added up.
+            ``concurrent``, and their answers are not added up.
         uplink: bytes of the longest agreed uplink; 0 before the first request for one.
         membership: whether the silo whose key signed a request's head is a member, for that silo.
         studies: answers a member's request about studies, given the member, the path and the body,
@@ -205,7 +205,7 @@ class Gate:
 
     @contextmanager
     def _slot(self, member: str) -> Iterator[None]:
-        if self._busy[member] >= self.limits.at_once:
+        if self._busy[member] >= self.limits.concurrent:
             raise RequestRefused(503, "too many requests at a time")
         self._busy[member] += 1
         try:

@@ -163,7 +163,7 @@ class Handshake:
         reply: HelloReply | Refusal = message.read(HelloReply, Refusal)
         try:
             client = self.registry.client_id(reply.silo)
-            self.registry.require_signed(client, reply.kind, reply.statement, message.signature)
+            self.registry.require_signed(client, reply.title, reply.statement, message.signature)
         except (ConfigError, ProtocolError):
             if isinstance(reply, Refusal):
                 raise ProtocolError(

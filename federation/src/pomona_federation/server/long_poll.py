@@ -132,7 +132,7 @@ class LongPoll:
     async def _long_poll(self, scope: gate.Scope, receive: gate.Receive, send: gate.Send) -> None:
         from flwr.proto.fleet_pb2 import PullMessagesResponse
 
-        started_at = asyncio.get_running_loop().time()
+        start_time = asyncio.get_running_loop().time()
         wake_up = self.waker.event()  # before SuperLink looks, so that nothing is missed
         response = BufferedResponse()
         await self.app(scope, receive, response.buffer)
@@ -143,7 +143,7 @@ class LongPoll:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.seconds):
                     await wake_up.wait()
-            await asyncio.sleep(started_at + MIN_HOLD - asyncio.get_running_loop().time())
+            await asyncio.sleep(start_time + MIN_HOLD - asyncio.get_running_loop().time())
         for message in response.messages:
             await send(message)
 

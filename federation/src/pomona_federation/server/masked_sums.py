@@ -222,8 +222,8 @@ class MaskedSums:
         self.exchange.send_all(f"sum of round {number}", requests, on_answer)
         self.unused |= {o.silo: o.unused(number) for i, o in requests.items() if i not in added}
         if dropped := [requests[i].silo for i in clients if i not in added]:
-            short, detail = [requests[i].silo for i in added], f"without {listed(dropped)}"
-            self._leave_out(short, number, Reason.SUM_SHORT, detail)
+            short_silos, detail = [requests[i].silo for i in added], f"without {listed(dropped)}"
+            self._leave_out(short_silos, number, Reason.SUM_SHORT, detail)
         return requests, total if added == set(clients) else None
 
     def _verified_part(

@@ -74,7 +74,7 @@ class OutgoingMessage(ABC):
     Attributes:
         silo: its name.
         body: what is asked.
-        attempts: how often it was sent; ``sent_at``: last, in seconds since 1970.
+        attempts: how often it was sent; ``send_time``: last, in seconds since 1970.
         finished: nothing more is expected.
         answered: there is an answer, which may be unusable.
         reason, detail: why there is no usable answer, as long as there is none.
@@ -85,7 +85,7 @@ class OutgoingMessage(ABC):
     attempts: int = field(default=0, init=False)
     finished: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
-    sent_at: float = field(default=0.0, init=False)
+    send_time: float = field(default=0.0, init=False)
     reason: Reason = field(default=Reason.DEADLINE, init=False)
     detail: str = field(default="", init=False)
 
@@ -231,24 +231,24 @@ class MessageExchange:
         last_online, in_transit = dict.fromkeys(messages, start_time), dict[str, int]()
         self.waiting.start(stage, deadline)
         while (pending := _open(messages)) and monotonic() < start_time + deadline:
-            online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
+            online, current_time, nodes = self.bus.online(), monotonic(), self.handshake.nodes
             if any(nodes.get(client) not in online for client in pending):
                 self.handshake.send_hellos()  # a silo may be back under another node
-            self._send(messages, in_transit, online, start_time + deadline - now)
+            self._send(messages, in_transit, online, start_time + deadline - current_time)
             replies = self.bus.fetch([*in_transit, *self.handshake.tickets])
             progressed = bool(replies)
             self._process(replies, in_transit, messages, on_answer)
             connections = contacts(self.kit_run)
             self._drop_lost(in_transit, messages, connections)
             last_online |= {
-                client: now for client in _open(messages) if nodes.get(client) in online
+                client: current_time for client in _open(messages) if nodes.get(client) in online
             }
             offline = {
-                p: now - online_at
+                p: current_time - online_at
                 for p, online_at in last_online.items()
                 if p not in in_transit.values()
             }
-            self._abandon_offline(messages, offline, now - start_time, connections)
+            self._abandon_offline(messages, offline, current_time - start_time, connections)
             self.waiting.update(*progress(messages, in_transit.values(), connections, patience))
             if not progressed and _open(messages):
                 self.bus.wait(self.pause)
@@ -261,7 +261,7 @@ class MessageExchange:
     ) -> B | Refusal:
         """The body of an answer, signed by the client's silo. Raises ProtocolError."""
         body = message.read(body_type, Refusal)
-        self.registry.require_signed(client, body.kind, body.statement, message.signature)
+        self.registry.require_signed(client, body.title, body.statement, message.signature)
         versions.note(self.registry.path.parent, outgoing.silo, message.versions)
         return body
 
@@ -292,7 +292,7 @@ class MessageExchange:
         for ticket, client in tuple(in_transit.items()):
             message = messages[client]
             contact = connections.get(message.silo)
-            if contact and contact.connected and contact.since > message.sent_at:
+            if contact and contact.connected and contact.since > message.send_time:
                 del in_transit[ticket]
                 message.fail(Reason.NODE_RESTARTED, retry=True)
 
@@ -326,12 +326,12 @@ class MessageExchange:
         """Send what is not ``in_transit`` to the nodes that are online, all at once, and enter its
         tickets there.
         """
-        nodes, sent = self.handshake.nodes, set(in_transit.values())
-        ready = [i for i in _open(messages) if i not in sent and nodes.get(i) in online]
+        nodes, sent_clients = self.handshake.nodes, set(in_transit.values())
+        ready = [i for i in _open(messages) if i not in sent_clients and nodes.get(i) in online]
         envelopes = []
         for client in ready:
             outgoing = messages[client]
-            outgoing.attempts, outgoing.sent_at = outgoing.attempts + 1, time()
+            outgoing.attempts, outgoing.send_time = outgoing.attempts + 1, time()
             message = outgoing.message()
             self.audit.write(
                 "sent", silo=outgoing.silo, **outgoing.audit_fields, bytes=message.size
@@ -369,8 +369,8 @@ def progress(
         elif message.finished:
             abandoned.append(message.silo)
         else:
-            since = _offline_since(connections.get(message.silo))
-            offline = f"is not connected{since}, given up after {patience:g} s"
+            offline_since = _offline_since(connections.get(message.silo))
+            offline = f"is not connected{offline_since}, given up after {patience:g} s"
             missing[message.silo] = "has not answered yet" if client in in_transit else offline
     return answered, missing, abandoned
 

@@ -39,7 +39,7 @@ from pomona_federation.supervision.supervisor import backoff
 
 FILE, LOG = "notices.json", "audit.jsonl"  # in run/
 TICK = 5.0  # seconds between looks
-AT_ONCE = 10_000  # lines per look
+MAX_LINES = 10_000  # lines per look
 WAITING_LIMIT = 200  # notices that wait, all receivers together
 TRIES = 8  # of a notice
 FIRST_DELAY, LONGEST_DELAY = 30.0, 3600.0  # seconds before a second try, doubled by each
@@ -133,7 +133,7 @@ class Notifier:
         except StorageError as fault:
             self._trouble(FILE, str(fault))
             memory = None
-        self._memory = memory or Memory(mark=self._end())
+        self._memory = memory or Memory(mark=self._log_end())
         if key := self._memory.sending:
             self.log(f"a notice may not have arrived at {key.partition(' ')[2]}")
             waiting = tuple(outgoing for outgoing in self._memory.waiting if outgoing.key != key)
@@ -173,13 +173,13 @@ class Notifier:
         mark, lines = self._memory.mark, list[dict[str, Any]]()
         following = lines_after(self._state / LOG, mark)
         try:
-            for text, mark in islice(following, AT_ONCE):  # noqa: B007
+            for text, mark in islice(following, MAX_LINES):  # noqa: B007
                 if (line := parsed(text)) is not None:
                     lines.append(line)
             self._clear(LOG)
         except RewrittenError as fault:
             self._trouble(LOG, f"{fault}; notices continue when it ends")
-            mark, lines = self._end(), []
+            mark, lines = self._log_end(), []
         progress, messages = self._events.read(lines, self._memory.progress)
         progress, conditions = self._events.conditions(progress)
         chain = mark.sha256
@@ -249,7 +249,7 @@ class Notifier:
         except (OSError, PomonaError) as fault:
             self._trouble(FILE, f"cannot be written ({fault})")
 
-    def _end(self) -> Mark:
+    def _log_end(self) -> Mark:
         """The end of the audit log."""
         mark = Mark()
         with suppress(RewrittenError, StorageError):

@@ -82,8 +82,8 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
     ):
         terms = queued.terms(Federation.load(kit / "federation.toml"), kit)
 
-        def rounds(run_terms: StudyAgreement, out: Path) -> Result:
-            return _run_rounds(run_terms, kit / "run", out, bus, pause, consents)
+        def rounds(run_terms: StudyAgreement, run_folder: Path) -> Result:
+            return _run_rounds(run_terms, kit / "run", run_folder, bus, pause, consents)
 
         match terms.study:
             case SurveyStudy():

@@ -294,7 +294,7 @@ def run(page: Callable[[Path, Federation], Application | None]) -> None:
         anonymous if federation.insecure else lambda scope: auth.membership(head(scope))
     )
     limits = RequestLimits(
-        at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1)
+        concurrent=RequestLimits.concurrent * (federation.places if federation.insecure else 1)
     )
     uplink = partial(uplink_limit, folder / "run")
     studies = StudyRequests(folder).answer

@@ -229,8 +229,8 @@ class ServerPolicy:
 
     def _restart(self, action: Action, round_: int) -> Restart:
         """Report the loss of SuperLink or the ServerApp; the run continues after the round."""
-        again = action in {"restart", "refused"}  # of SuperLink
-        process = "SuperLink" if again else "ServerApp"
+        restarts_link = action in {"restart", "refused"}  # of SuperLink
+        process = "SuperLink" if restarts_link else "ServerApp"
         fate = "refuses" if action == "refused" else "is gone"
         delay = backoff(self._failures + 1, FIRST_DELAY, LONGEST_DELAY)
         self.log(
@@ -238,8 +238,8 @@ class ServerPolicy:
             "from there"
         )
         self.audit.write("lost", process=process, round=round_, failures=self._failures, why=fate)
-        self._close() if again else self._give_up_run()
-        return Restart(delay, stop=again)
+        self._close() if restarts_link else self._give_up_run()
+        return Restart(delay, stop=restarts_link)
 
     def _progress(self) -> tuple[str, int]:
         """Progress of the current study, in increasing order; a search progresses with its
@@ -296,12 +296,12 @@ class ServerPolicy:
 
     def _launch(self, supervisor: Supervisor) -> None:
         """Start SuperLink and wait until it answers. Raises ConnectionError."""
-        began = time.monotonic()
+        start_time = time.monotonic()
         self.log("starting SuperLink")
         process = supervisor.start()
         # A slow disk or a busy machine may need longer each time: stopping SuperLink at the same
         # moment of its start again and again would never let it come up.
-        limit = began + ANSWER * 2 ** min(self._silent, 4)
+        limit = start_time + ANSWER * 2 ** min(self._silent, 4)
         self._silent += 1
         while supervisor.alive and time.monotonic() < limit:
             try:
@@ -312,7 +312,7 @@ class ServerPolicy:
                 time.sleep(0.25)
                 continue
             self._silent = 0
-            self.log(f"SuperLink answers after {time.monotonic() - began:.1f} s")
+            self.log(f"SuperLink answers after {time.monotonic() - start_time:.1f} s")
             self.audit.write("superlink", pid=process.pid)
             return
         log = supervisor.log

@@ -63,12 +63,12 @@ def append(state: Path, line: dict[str, Any]) -> None:
         state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
     with os.fdopen(handle, "r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        tail = os.pread(handle, TAIL_BYTES, max(0, end - TAIL_BYTES))
+        size = file.seek(0, os.SEEK_END)
+        tail = os.pread(handle, TAIL_BYTES, max(0, size - TAIL_BYTES))
         last = tail.removesuffix(b"\n").rpartition(b"\n")[2]
         torn = tail != b"" and not tail.endswith(b"\n")
         if (visit := _visit(last)) and visit.task and visit.task == line.get("task"):
-            file.truncate(end - len(last) - (not torn))
+            file.truncate(size - len(last) - (not torn))
             torn = False
         file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
         file.flush()

@@ -116,8 +116,8 @@ class Bandwidth:
     def paced(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """The same bytes in paced pieces."""
         for chunk in chunks:
-            for start in range(0, len(chunk), PIECE):
-                piece = chunk[start : start + PIECE]
+            for offset in range(0, len(chunk), PIECE):
+                piece = chunk[offset : offset + PIECE]
                 self.acquire(len(piece))
                 yield piece
 

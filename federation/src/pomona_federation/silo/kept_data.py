@@ -99,7 +99,7 @@ class DataCache:
     def _request_path(self) -> Path:
         return self.folder / "state" / REQUEST_FILE
 
-    def find(self, request: DataRequest) -> Dataset | None:
+    def lookup(self, request: DataRequest) -> Dataset | None:
         """The kept data for this note, if still valid."""
         with suppress(OSError):
             if (
@@ -181,7 +181,7 @@ def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
     if not _CACHE:
         return agreed_data(settings, task)
     request = DataRequest(data=settings, task=task)
-    if (cached := _CACHE.find(request)) is not None:
+    if (cached := _CACHE.lookup(request)) is not None:
         logger.info("the worker holds the data")
         return cached
     dataset = agreed_data(settings, task)
@@ -224,11 +224,11 @@ def _with_columns(raw: Dataset, task: TaskSettings) -> Dataset:
     return dataset
 
 
-def _require_agreed(title: str, value: object, agreed: object, remedy: str) -> None:
+def _require_agreed(title: str, value: object, expected: object, remedy: str) -> None:
     """Raise DataError for a value that differs from the agreement's."""
-    if value != agreed:
+    if value != expected:
         raise DataError(
-            f"{title}: {value or 'none'} here, the agreement says {agreed or 'none'}; {remedy}"
+            f"{title}: {value or 'none'} here, the agreement says {expected or 'none'}; {remedy}"
         )
 
 

@@ -88,7 +88,7 @@ class PeerKeys:
         """
         if renewal := next((r for r in task.renewals if r.silo == peer), None):
             earlier = zip(renewal.keys[:-1], first_rounds, strict=True)
-            return (renewal.keys[-1].key, *(k.key for k, start in earlier if number < start))
+            return (renewal.keys[-1].key, *(k.key for k, first in earlier if number < first))
         return (self.newest(peer, task),)
 
     def newest(self, peer: str, task: Task) -> str:

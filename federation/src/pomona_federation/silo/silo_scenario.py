@@ -67,8 +67,8 @@ def _config(silo: SiloFile, terms: StudyAgreement, method: MethodSettings | None
     resolved = resolve(expand_names(terms.run_study.run), overrides)
     if method is None:
         return resolved
-    alone = {"method": method, "privacy": None, "secure_aggregation": None}
-    return resolved.model_copy(update=alone)
+    client_config = {"method": method, "privacy": None, "secure_aggregation": None}
+    return resolved.model_copy(update=client_config)
 
 
 def own_scenario(

@@ -186,8 +186,8 @@ def _outlined(terms: StudyAgreement) -> Traffic:
         return Traffic(0, 0, config.rounds)
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
-    start, buffers = row[: space.trained], row[space.trained :]
-    return _traffic(config, terms, Initial.from_space(space, lambda _: start, buffers), 1)
+    trained_row, buffers = row[: space.trained], row[space.trained :]
+    return _traffic(config, terms, Initial.from_space(space, lambda _: trained_row, buffers), 1)
 
 
 def _traffic(config: Config, terms: StudyAgreement, initial: Initial, samples: int) -> Traffic:

@@ -33,7 +33,7 @@ from pomona_federation.silo.silo_scenario import InitialDownlink
 from pomona_federation.versions import installed, require_begun
 
 MAX_RUNS = 10_000  # most runs of a study
-START_OVER = "if that is intended, remove state/agreement.json"
+REMOVE_PIN = "if that is intended, remove state/agreement.json"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TaskPolicy:
         if pinned.run not in {None, run}:
             raise ProtocolError(
                 f"the server has started run {run}, but this silo works for run {pinned.run}; "
-                f"{START_OVER}"
+                f"{REMOVE_PIN}"
             )
 
     def note_place(self, hello: Hello) -> None:
@@ -123,9 +123,9 @@ class TaskPolicy:
         """
         pinned = self._pinned()
         if pinned is None or pinned.place is None:
-            begun = pinned.begun if pinned else installed()
+            initial_versions = pinned.begun if pinned else installed()
             fields = {"run": task.run, "place": task.place, "forms": entry_forms, "rows": rows}
-            self._pin(PinnedAgreement(agreement=task.agreement, begun=begun, **fields))
+            self._pin(PinnedAgreement(agreement=task.agreement, begun=initial_versions, **fields))
 
     def require_forms(self, task: Task, entry_forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless a task has exactly the method's entries, each in the method's
@@ -154,7 +154,7 @@ class TaskPolicy:
         if pinned and pinned.place not in {None, task.place}:
             raise ProtocolError(
                 f"a task for place {task.place}, but this silo has place {pinned.place}; "
-                f"{START_OVER}"
+                f"{REMOVE_PIN}"
             )
         note_id(self.silo.folder, self.silo.federation, me, task.place)
         for sizes in filter(None, (task.sizes, task.joined)):

@@ -53,7 +53,7 @@ MODULES = (
 )
 REQUEST, REPLY, FAILURE = b"?", b"!", b"x"  # what comes with a file, or instead of one
 FIRST_DELAY, LONGEST_DELAY = 0.2, 60.0  # before a restart, doubled by each failure since an answer
-REST = 600.0  # seconds without a message after which the process ends
+IDLE_SECONDS = 600.0  # seconds without a message after which the process ends
 
 
 # The node's side.
@@ -85,16 +85,16 @@ class Worker:
     def rest(self) -> None:
         """End the process, and with it its memory, if the last message is long enough ago."""
         self._notice_exit()
-        if self.process and time.monotonic() - self._used > REST:
+        if self.process and time.monotonic() - self._used > IDLE_SECONDS:
             self.process.kill()
-            self._end()
+            self._stop()
 
     def request(self, frames: Sequence[bytes], node: int) -> list[bytes] | None:
         """The answer to a message; None if a process has ended without one."""
         self._notice_exit()
         if not self.process:
             time.sleep(max(0.0, self._next - time.monotonic()))
-            self._start()
+            self._launch()
         assert self.process, "it has been started"
         assert self._link, "with its socket"
         try:
@@ -110,7 +110,7 @@ class Worker:
         finally:
             self._used = time.monotonic()
 
-    def _start(self) -> None:
+    def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._link = ours
@@ -123,7 +123,7 @@ class Worker:
         if self.process and self.process.poll() is not None:
             self._handle_exit()
 
-    def _end(self) -> int:
+    def _stop(self) -> int:
         assert self.process
         if self._link:
             self._link.close()
@@ -131,7 +131,7 @@ class Worker:
         return code
 
     def _handle_exit(self) -> None:
-        code = self._end()
+        code = self._stop()
         self._failures += 1
         delay = backoff(self._failures, FIRST_DELAY, LONGEST_DELAY)
         self._next = time.monotonic() + delay

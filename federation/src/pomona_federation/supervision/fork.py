@@ -70,10 +70,10 @@ def _run(
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null_file = os.open(os.devnull, os.O_RDWR)
     files = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
-    for inherited in files - {nothing, output}:
-        os.dup2(output if inherited in {1, 2} else nothing, inherited, inherited < 3)
+    for inherited in files - {null_file, output}:
+        os.dup2(output if inherited in {1, 2} else null_file, inherited, inherited < 3)
     os.environ.clear()
     os.environ.update(env)
     sys.argv, sys.path = list(command[2:]), sys.path[not sys.flags.safe_path :]

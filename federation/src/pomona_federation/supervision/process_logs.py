@@ -73,10 +73,10 @@ class LogReader:
             file.seek(
                 offset if last_inode == inode and offset <= os.fstat(file.fileno()).st_size else 0
             )
-            start = file.tell()
+            position = file.tell()
             data = file.read()
             data = data[: data.rfind(b"\n") + 1]
-            self._read[path] = inode, start + len(data)
+            self._read[path] = inode, position + len(data)
         yield from _lines(path.stem, data)
 
 
@@ -275,7 +275,7 @@ def lines_after(path: Path, mark: Mark) -> Iterator[tuple[bytes, Mark]]:
 class Content(Protocol):
     """What a file's lines add up to."""
 
-    def take(self, line: bytes) -> object:
+    def add_line(self, line: bytes) -> object:
         """Add a line."""
 
 
@@ -296,7 +296,7 @@ class Followed(Generic[T]):
     _mark: Mark = field(default_factory=Mark)
     _content: T | None = None
 
-    def look(self) -> T:
+    def read_new(self) -> T:
         """The current content; a rewritten file, as after a resume, is read again.
 
         Raises StorageError.
@@ -312,5 +312,5 @@ class Followed(Generic[T]):
 
     def _read(self, content: T) -> None:
         for line, mark in lines_after(self.path, self._mark):
-            content.take(line)
+            content.add_line(line)
             self._mark = mark

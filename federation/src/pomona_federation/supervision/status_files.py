@@ -16,7 +16,7 @@ from pomona_federation.unused_uplinks import UnusedUplink
 LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
 MAX_SILOS = 12  # most silos named in one line
 
-Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
+SiloNames = Annotated[tuple[Line, ...], Field(max_length=10**4)]
 
 
 class StatusFile(BaseModel):
@@ -38,7 +38,7 @@ class LiveStatus(StatusFile):
 
     round: Number = 0
     rounds: Number | None = None
-    present: Few = ()
+    present: SiloNames = ()
     unused: dict[Line, UnusedUplink] = Field({}, max_length=10**4)
     bytes_down: Count | None = None
     bytes_up: Count | None = None
@@ -59,8 +59,8 @@ class WaitingStatus(StatusFile):
     stage: Line = ""
     since: FiniteFloat = 0.0
     until: FiniteFloat = 0.0
-    asked: Few = ()
-    answered: Few = ()
+    asked: SiloNames = ()
+    answered: SiloNames = ()
     missing: dict[Line, Line] = Field({}, max_length=10**4)
 
     @property

@@ -256,9 +256,9 @@ def end(
         first: processes to terminate a second before the others.
         patience: seconds.
     """
-    began, early = time.monotonic(), set(first)
+    start_time, early = time.monotonic(), set(first)
     terminated: set[psutil.Process] = set()
-    while (left := set(living())) and (waited := time.monotonic() - began) < patience + 1:
+    while (left := set(living())) and (waited := time.monotonic() - start_time) < patience + 1:
         targets = left & early if waited < 1 and left & early else left
         for process in targets if waited > patience else targets - terminated:
             with suppress(psutil.Error):
@@ -340,9 +340,9 @@ def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
     with suppress(ProcessLookupError):
         os.kill(current.pid, signal.SIGTERM)
     deadline = time.monotonic() + patience
-    while (still := holder(folder)) and time.monotonic() < deadline:
+    while (process := holder(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not still
+    return not process
 
 
 def _has_open(pid: int, lock: Path) -> bool:

@@ -83,7 +83,7 @@ def _targets(result: SurveyResult) -> Tree:
     if target_type == "survival":
         times = [column for by_silo in targets.values() for column in by_silo.values()]
         shares = np.arange(1, result.survey.intervals + 1) / result.survey.intervals
-        edges = sorted({end.value for share in shares if (end := quantile(times, float(share), 1))})
+        edges = sorted({q.value for share in shares if (q := quantile(times, float(share), 1))})
         if not edges:
             raise DataError(
                 "no silo reported enough events, so time has no intervals; ask more silos"
@@ -195,7 +195,7 @@ BINS = 20
 WIDTH, HEIGHT = 200.0, 60.0  # size of a small histogram
 
 
-def write(result: SurveyResult, out: Path) -> Path:
+def write(result: SurveyResult, file: Path) -> Path:
     """Write ``survey.html``, ``.md``, ``.json`` and, if enough was disclosed, ``task.toml``; return
     the page's path.
 
@@ -212,7 +212,7 @@ def write(result: SurveyResult, out: Path) -> Path:
     sections = ["# Survey", *escaped, *(markdown(table).rstrip() for table in page_tables)]
     sections += ["## Section task of the next study", f"```toml\n{task}```"] if task else []
     return write_page(
-        out,
+        file,
         texts | {TEXT: "\n\n".join(sections) + "\n", PAGE: _html(result, page_tables, lines, task)},
     )
 

@@ -78,9 +78,9 @@ def safe_numbers(x: NDArray[np.floating], min_count: int, cells: int) -> Numbers
         return Numbers(rest=len(x))
     cumulative = np.cumsum(counts)
     group_ends: list[int] = []  # number of rows up to the end of each group
-    for end in cumulative.tolist():
-        if end - (group_ends[-1] if group_ends else 0) >= size:
-            group_ends.append(end)
+    for count_so_far in cumulative.tolist():
+        if count_so_far - (group_ends[-1] if group_ends else 0) >= size:
+            group_ends.append(count_so_far)
     group_ends[-1] = len(finite)
     group_starts = [0, *group_ends[:-1]]
     middles = np.searchsorted(

@@ -19,7 +19,7 @@ from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
 from pomona.objective.dataset import groups_of
 from pomona.partition import divide
-from pomona_federation.survey.settings import ColumnSpec, ColumnsReply, Word, disclosable
+from pomona_federation.survey.settings import ColumnSpec, ColumnsReply, Term, disclosable
 
 LENGTH = "tokens"  # the column of texts
 BATCH = 256  # images
@@ -135,7 +135,7 @@ class RawData:
     def _y(self) -> NDArray[np.generic]:
         return self.dataset.y[self.rows]
 
-    def word_counts(self) -> dict[Word, int]:
+    def word_counts(self) -> dict[Term, int]:
         """The words of texts, and the number of texts with each."""
         dataset = self.dataset
         counts = np.zeros(max(dataset.vocabulary, FIRST_WORD), np.int64)
@@ -208,9 +208,9 @@ def _intensities(
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """For each image (n, 2 C): mean and mean square of each channel."""
     channels, moments = x.shape[-1], np.empty((len(rows), 2 * x.shape[-1]))
-    for start, batch in blocks(rows, BATCH):
+    for offset, batch in blocks(rows, BATCH):
         values = np.asarray(x[batch], np.float64).reshape(len(batch), -1, channels)
-        moments[start : start + len(batch)] = np.hstack(
+        moments[offset : offset + len(batch)] = np.hstack(
             [values.mean(axis=1), (values**2).mean(axis=1)]
         )
     return tuple(

@@ -39,7 +39,7 @@ def _safe(name: str) -> str:
 
 SafeName = Annotated[str, AfterValidator(_safe)]
 CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
+Term = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
 ColumnKind = Literal["number", "date", "category"]
 Markers = Annotated[tuple[SafeName, ...], Field(max_length=50), FailFast()]
 Cells = Annotated[
@@ -179,7 +179,7 @@ class FiguresReply(Settings):
     names: Table[SafeName, Names] = Field({}, max_length=MAX_COLUMNS)
     classes: Names | None = None
     targets: Table[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
-    words: Table[Word, Count] = Field({}, max_length=MAX_WORDS)
+    words: Table[Term, Count] = Field({}, max_length=MAX_WORDS)
     withheld: Table[SafeName, Line] = Field({}, max_length=MAX_COLUMNS)
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ from pomona_federation.survey.settings import (
     SurveySettings,
 )
 
-AGAIN = "it was reported differently in an earlier survey, and would be reported twice"
+REPEATED = "it was reported differently in an earlier survey, and would be reported twice"
 CHANGED = (
     "the data have other rows than in an earlier survey, and what is new in them could be "
     "derived by a difference"
@@ -178,7 +178,7 @@ def _columns(
     for spec in question.columns:
         name, categories = spec.name, spec.kind == "category"
         if name in (previous.numbers if categories else previous.names):
-            withheld[name] = AGAIN
+            withheld[name] = REPEATED
         elif name in (previous.names if categories else previous.numbers):
             if categories:
                 names[name] = coarser_names(previous.names[name], survey)
