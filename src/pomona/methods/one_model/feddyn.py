@@ -12,8 +12,8 @@ regularization. ICLR 2021 (arXiv 2111.04263), Algorithm 1.
 
 lambda_i and h start at 0. A local solve to the optimum makes lambda_i = grad F_i(v_i); h is the
 mean of all lambda_i after every round, for any cohort, and vanishes at the federation's optimum.
-Weights are uniform, not n_i / n. Named
-models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training.
+Weights are uniform, not n_i / n. Named models: ``global`` is w (the paper's cloud model) as
+received, ``local`` is v after training.
 
 Differs from published code: alpha is the same for all clients (there: divided by a client's share
 of the samples); gradients are not clipped (there: to norm 10); the quadratic term pulls towards w

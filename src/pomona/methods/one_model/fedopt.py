@@ -21,10 +21,11 @@ A name followed by ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` (``fedrep
 ``ditto+ala+yogi``) is that method with the optimizer at its server, for every method whose server
 keeps only the mean of its uplinks' models, or of a part of them. Parts that stay with the clients
 are not affected. Of the others SCAFFOLD, FedDyn and the four here have server steps of their own;
-CFL and IFCA keep a mean for each cluster, FedCross several; PGFed keeps gradients in addition to its mean, Floco regions,
-FedCAC models and masks, FedDBE, FedPAC and pFedFDA features; FedSelect averages each parameter over
-those that share it; FedProto and FedTGP have features alone; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep
-models of single clients; auto has four servers, Separate none.
+CFL and IFCA keep a mean for each cluster, FedCross several; PGFed keeps gradients in addition to
+its mean, Floco regions, FedCAC models and masks, FedDBE, FedPAC and pFedFDA features; FedSelect
+averages each parameter over those that share it; FedProto and FedTGP have features alone; APPLE,
+FedFomo, FedAMP, pFedGraph and MOCHA keep models of single clients; auto has four servers, Separate
+none.
 
 Differs from the papers: D comes from the mean that the method has, FedAvg's weighted by samples
 (Algorithm 2 prints a uniform one; the experiments weight by samples). eta is not changed by

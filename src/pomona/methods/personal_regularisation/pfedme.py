@@ -12,8 +12,7 @@ T. Dinh, Tran, Nguyen. Personalized federated learning with Moreau envelopes. Ne
 Named models: ``global`` is w as received, ``personal`` is theta after training. theta starts at w
 in every round, so that a client keeps nothing between rounds; within a round it continues from the
 previous batch, as in published code. Momentum and weight decay belong to F_i and act only on
-theta's steps. With lambda = 0, w never changes. Both steps are
-SGD: adam and adamw are refused.
+theta's steps. With lambda = 0, w never changes. Both steps are SGD: adam and adamw are refused.
 
 theta's steps contract only while personal_lr (lambda + L) < 2, L the curvature of F_i. The default
 is the run's lr, and at most 1 / (2 lambda), so that the pull alone takes no more than half a step.

@@ -5,11 +5,11 @@ to them.
     server           C_k  = sum_i p_i (n_ik / n_i) c_ik / sum_i p_i (n_ik / n_i)     over the cohort
     loss             R(z; y) = 1 / (b f) sum_j |z_j - C_y|^2                        z of f numbers, b samples j
 
-p_i are FedAvg's weights: n_ik over the samples of class k unless shares are limited. Then the shares
-of a client in all classes, before those of a class are scaled to 1, sum to p_i whatever counts it
-sends; of a class that few others have it may still have most. A class that nobody in the cohort has
-keeps its last mean. Up go ``class_means`` (K f) and ``class_counts`` (K), down ``class_means`` and
-``class_known`` (K), 1 for a class that has a mean, else 0 and out of the loss.
+p_i are FedAvg's weights: n_ik over the samples of class k unless shares are limited. Then the
+shares of a client in all classes, before those of a class are scaled to 1, sum to p_i whatever
+counts it sends; of a class that few others have it may still have most. A class that nobody in the
+cohort has keeps its last mean. Up go ``class_means`` (K f) and ``class_counts`` (K), down
+``class_means`` and ``class_known`` (K), 1 for a class that has a mean, else 0 and out of the loss.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""FedProto: mean features of each class are exchanged, and models of one's own are trained near them.
+"""FedProto: clients exchange mean features of each class, and train their own models near them.
 
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: federated prototype learning across heterogeneous
 clients. AAAI 2022 (arXiv 2105.00243), Algorithm 1.
@@ -8,9 +8,9 @@ clients. AAAI 2022 (arXiv 2105.00243), Algorithm 1.
     server           C_k  <- sum_i n_ik c_ik / sum_i n_ik            n_ik samples of class k in the cohort
     by prototypes    the answer to a sample is the class k with the least |z - C_k|^2
 
-Features z are the f numbers that the last layer receives, of b samples j in a batch. Models stay with
-their clients, and start as the initial one; in round 1 there is no C, no R. lambda = 0 is Separate,
-to the bit.
+Features z are the f numbers that the last layer receives, of b samples j in a batch. Models stay
+with their clients, and start as the initial one; in round 1 there is no C, no R. lambda = 0 is
+Separate, to the bit.
 
 Named models: ``personal`` is w_i with its own head. ``prototypes`` is w_i by prototypes, which is a
 network too: -|z - C_k|^2 is linear in z up to a term that all classes share, so C makes a head. A
@@ -18,10 +18,11 @@ class without a mean is never its answer.
 
 Differs from the paper: its equation 6 divides a class's mean by the number of clients that have the
 class again. Differs from published code: that counts clients that have a class alike
-(``weigh = "clients"``), averages features while the model still moves over the epoch, and forgets
-a class that nobody in the cohort has. R is that code's mean over samples and features. PFLlib averages
-over all epochs, and ends up with these models if it takes the means after training, by a function that
-it does not call; it prints the accuracy by prototypes, the authors' code those of both named models.
+(``weigh = "clients"``), averages features while the model still moves over the epoch, and forgets a
+class that nobody in the cohort has. R is that code's mean over samples and features. PFLlib
+averages over all epochs, and ends up with these models if it takes the means after training, by a
+function that it does not call; it prints the accuracy by prototypes, the authors' code those of
+both named models.
 """
 
 from dataclasses import replace

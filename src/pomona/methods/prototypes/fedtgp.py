@@ -1,4 +1,5 @@
-"""FedTGP: FedProto, whose server trains the prototypes so that classes stay as far apart as at the clients.
+"""FedTGP: FedProto with prototypes that the server trains, to keep classes as far apart as they are
+at the clients.
 
 Zhang, Liu, Hua, Cao. FedTGP: trainable global prototypes with adaptive-margin-enhanced contrastive
 learning for data and model heterogeneity in federated learning. AAAI 2024 (arXiv 2401.03230).
@@ -8,14 +9,14 @@ learning for data and model heterogeneity in federated learning. AAAI 2024 (arXi
                      L    = mean of -log softmax(-d_ik)_k,        d_ikl = |c_ik - C_l| + delta [k = l]
                      delta = min(max_k min_l |Q_k - Q_l|, tau),   Q_k = mean of c_ik over the cohort's clients with class k
 
-Means of n samples or one count alike. e, U, u, V and v keep their values from round to round; e_k and
-C_k are of f numbers, as features are. With one class in the cohort delta is tau.
+Means of n samples or one count alike. e, U, u, V and v keep their values from round to round; e_k
+and C_k are of f numbers, as features are. With one class in the cohort delta is tau.
 
 Named models: as FedProto's, with these C. A class that nobody has had yet is never the answer.
 
-Differs from published code: that answers with such classes too, takes the clients' rate and batch size
-on the server, and 1,000 epochs by default. The paper was not at hand: delta is as in its authors'
-slides and code.
+Differs from published code: that answers with such classes too, takes the clients' rate and batch
+size on the server, and 1,000 epochs by default. The paper was not at hand: delta is as in its
+authors' slides and code.
 """
 
 from dataclasses import dataclass, replace
@@ -133,7 +134,7 @@ def server(settings: FedTGP) -> base.Server:
 
 
 def largest_margin(c: Tensor, classes: Tensor) -> float:
-    """Return max_k min_l |Q_k - Q_l| of means c (m, f) of ``classes`` (m,); infinity for one class."""
+    """Return max_k min_l |Q_k - Q_l| of means c (m, f) of ``classes`` (m,); infinity for one."""
     Q = torch.stack([c[classes == k].mean(0) for k in classes.unique()])
     distances = torch.linalg.vector_norm(Q.unsqueeze(1) - Q, dim=2)
     return float(distances.fill_diagonal_(torch.inf).amin(1).max())
