@@ -15,7 +15,7 @@ from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import status
 from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.messages.message_bus import Undelivered
-from pomona_federation.server import message_exchange
+from pomona_federation.server import message_exchange, outgoing_messages
 from pomona_federation.server.contacts import Contact
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.round_messages import OutgoingTask
@@ -142,7 +142,7 @@ def visit(tmp_path, monkeypatch):
         for name in ("monotonic", "time"):
             monkeypatch.setattr(message_exchange, name, lambda: line.clock.now)
         monkeypatch.setattr(message_exchange, "contacts", line.contacts)
-        monkeypatch.setattr(message_exchange, "write_json", lambda *_: None)
+        monkeypatch.setattr(outgoing_messages, "write_json", lambda *_: None)
         agreed = SimpleNamespace(study=SimpleNamespace(deadline=600.0, patience=15.0))
         members = Members(tmp_path, "south")
         with Audit(tmp_path / "audit.jsonl") as audit:

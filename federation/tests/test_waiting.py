@@ -17,12 +17,12 @@ from pomona_federation import status, versions
 from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.messages.study_bodies import Decision
-from pomona_federation.server import message_exchange
+from pomona_federation.server import message_exchange, outgoing_messages
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.contacts import Contact
 from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.handshake import TIMEOUT, Handshake
-from pomona_federation.server.message_exchange import WaitingFile, progress
+from pomona_federation.server.outgoing_messages import WaitingFile, progress
 from pomona_federation.server.round_messages import OutgoingTask
 from pomona_federation.supervision.status_files import (
     MAX_SILOS,
@@ -86,7 +86,8 @@ class Nodes(Handshake):
 def gathering(tmp_path, monkeypatch):
     """A clock, the members, the nodes, and the transport between them."""
     clock, members = Clock(), Members(tmp_path, "north", "south")
-    monkeypatch.setattr(message_exchange, "monotonic", lambda: clock.now)
+    for module in (message_exchange, outgoing_messages):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     config, audit = SimpleNamespace(secure_aggregation=None), Audit(tmp_path / "audit.jsonl")
     federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2, config=config)
@@ -230,9 +231,7 @@ def test_how_the_tasks_of_a_round_stand():
 
 def test_a_line_names_some_silos_and_counts_the_others():
     missing = {f"silo-{k:02d}": "is not connected" for k in range(MAX_SILOS + 3)}
-    line = WaitingStatus(
-        stage="round 2", since=0, until=60, asked=tuple(missing), missing=missing
-    ).line
+    line = WaitingStatus(stage="round 2", since=0, until=60, asked=[*missing], missing=missing).line
     assert "round 2: 0 of 15 have answered since 1970-01-01 00:00:00Z" in line
     assert "until 1970-01-01 00:01:00Z" in line
     assert f"silo-{MAX_SILOS - 1:02d} (is not connected) and 3 more" in line
@@ -241,7 +240,7 @@ def test_a_line_names_some_silos_and_counts_the_others():
 
 def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        message_exchange, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        outgoing_messages, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
     )
     file = WaitingFile(tmp_path)
     file.start("round 1", 1)

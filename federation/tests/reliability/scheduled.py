@@ -39,7 +39,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bus import Undelivered
-from pomona_federation.server import handshake, message_exchange
+from pomona_federation.server import handshake, message_exchange, outgoing_messages
 from pomona_federation.server.member_registry import ROSTER
 from pomona_federation.server.server_app import coordinate
 from pomona_federation.silo.round_store import EVALUATION
@@ -287,7 +287,7 @@ def play(seed, folder):
     kills = iter(draw.integers(1, 400, size=int(draw.integers(0, 4))).tolist())
     broken = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (handshake, message_exchange):
+        for module in (handshake, message_exchange, outgoing_messages):
             patch.setattr(module, "monotonic", lambda: bus.clock)
         with killer.watching(patch):
             for number in range(TRIES):

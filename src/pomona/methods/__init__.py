@@ -91,7 +91,7 @@ _CLASSES: tuple[type[MethodSettings], ...] = (
 
 METHODS: dict[str, type[MethodSettings]] = {c.model_fields["name"].default: c for c in _CLASSES}
 ENTRY_POINTS = "pomona.methods"
-"""Entry points of other packages: settings classes, each under the default of its field ``name``."""
+"""Entry points of other packages: settings classes, each under its field ``name``'s default."""
 
 SUFFIXES = (*RULES, *OPTIMIZERS)
 """Suffixes of a method's name, after a plus sign: robust rules and server optimizers."""

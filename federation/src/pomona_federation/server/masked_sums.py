@@ -27,7 +27,8 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal, SumRequest, Token
 from pomona_federation.messages.message_bus import Message, untrusted
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
-from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
+from pomona_federation.server.message_exchange import MessageExchange
+from pomona_federation.server.outgoing_messages import OutgoingMessage
 from pomona_federation.server.round_messages import AnswerReader, OutgoingTask
 from pomona_federation.unused_uplinks import Reason, UnusableError, UnusedUplink
 
@@ -48,11 +49,6 @@ class OutgoingRequest(OutgoingMessage):
 
     body: SumRequest
     bytes_up: int = 0
-
-    @property
-    def audit_fields(self) -> Mapping[str, object]:
-        """Its round, and its hash."""
-        return {"round": self.body.number, "task": self.body.digest}
 
 
 @dataclass

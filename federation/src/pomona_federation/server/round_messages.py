@@ -37,7 +37,8 @@ from pomona_federation.messages.tensor_bytes import (
     sha256,
 )
 from pomona_federation.server.member_registry import RegisteredMember
-from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
+from pomona_federation.server.message_exchange import MessageExchange
+from pomona_federation.server.outgoing_messages import OutgoingMessage
 from pomona_federation.study import TrainingStudy
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED, Reason, UnusableError, UnusedUplink
 
@@ -59,11 +60,6 @@ class OutgoingTask(OutgoingMessage):
     bytes_down: int = 0
     bytes_up: int = 0
     mask: MaskKey | None = None
-
-    @property
-    def audit_fields(self) -> Mapping[str, object]:
-        """Its round, and its hash."""
-        return {"round": self.body.number, "task": self.body.digest}
 
     def message(self) -> Message:
         """The task, with its rows; only the first attempt omits those that the silo presumably

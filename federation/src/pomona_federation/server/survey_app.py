@@ -20,7 +20,8 @@ from pomona_federation.messages.study_bodies import SurveyAnswer, SurveyQuestion
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.handshake import run_id
 from pomona_federation.server.member_registry import MemberRegistry, member_ids
-from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
+from pomona_federation.server.message_exchange import MessageExchange
+from pomona_federation.server.outgoing_messages import OutgoingMessage
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
 from pomona_federation.survey.result import SiloDisclosure, SurveyResult
@@ -33,18 +34,6 @@ logger = logging.getLogger("pomona")
 
 # raises ProtocolError for an answer that does not fit the question
 Check = Callable[[SurveyAnswer], None]
-
-
-@dataclass
-class OutgoingQuestion(OutgoingMessage):
-    """One silo's question in transit."""
-
-    body: SurveyQuestion
-
-    @property
-    def audit_fields(self) -> Mapping[str, object]:
-        """Its hash."""
-        return {"question": self.body.digest}
 
 
 @dataclass
@@ -66,7 +55,7 @@ class Inquiry:
         A silo counts as absent if it refuses, its answer does not fit, its node stays offline for
         longer than ``patience``, or it has not answered by the ``deadline``.
         """
-        questions = {client: OutgoingQuestion(name, question) for name, client in silos.items()}
+        questions = {client: OutgoingMessage(name, question) for name, client in silos.items()}
         answers: dict[str, SurveyAnswer] = {}
 
         def on_answer(client: int, message: Message) -> None:
@@ -87,19 +76,16 @@ class Inquiry:
         return {name: answers[name] for name in silos if name in answers}
 
     def _verified(
-        self, client: int, outgoing: OutgoingQuestion, message: Message, check: Check
+        self, client: int, outgoing: OutgoingMessage, message: Message, check: Check
     ) -> SurveyAnswer:
         """An answer signed by the client's silo. Raises ProtocolError."""
         body = self.exchange.verified(client, outgoing, SurveyAnswer, message)
         question = outgoing.body
+        assert isinstance(question, SurveyQuestion)
         if isinstance(body, Refusal):
             raise message.refused(body)
-        if (body.silo, body.agreement, body.run, body.question) != (
-            outgoing.silo,
-            question.agreement,
-            question.run,
-            question.digest,
-        ):
+        expected = outgoing.silo, question.agreement, question.run, question.digest
+        if (body.silo, body.agreement, body.run, body.question) != expected:
             raise UnusableError(Reason.WRONG_TASK, "an answer to another question")
         check(body)
         self.exchange.audit.write(
