@@ -32,15 +32,8 @@ from pomona.scenario.description import epsilons
 from pomona.storage.lock import locked
 from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.installation import backup as module
-from pomona_federation.installation.backup import (
-    KEY,
-    MANIFEST,
-    Backup,
-    SavedFile,
-    backup,
-    needs_key,
-    restore,
-)
+from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
+from pomona_federation.installation.restore import needs_key, restore
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.provision import kit_files

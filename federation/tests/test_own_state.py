@@ -17,7 +17,8 @@ from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
 from pomona_federation import audit_log
 from pomona_federation.flower_apps import handled
-from pomona_federation.installation.backup import backup, restore
+from pomona_federation.installation.backup import backup
+from pomona_federation.installation.restore import restore
 from pomona_federation.silo import node_supervisor, noise_stores, own_state
 from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.noise_stores import open_own

@@ -43,7 +43,7 @@ EXCEPTIONS = {
         "open",
     ): "a run's own record, cut back to its last committed round and appended to",
     ("pomona_federation/provision/kit_files.py", "read_bytes"): "a file of the installed package",
-    ("pomona_federation/installation/backup.py", "tarfile.open"): "given an open file",
+    ("pomona_federation/installation/restore.py", "tarfile.open"): "given an open file",
     (
         "pomona_federation/rehearsal/run.py",
         "load_file",

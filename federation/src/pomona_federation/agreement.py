@@ -115,8 +115,7 @@ class Federation(Settings):
     @model_validator(mode="after")
     def _validate(self) -> Self:
         names = [silo.name for silo in self.silo]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"silo {twice[0]!r} is named twice; give every silo its own name")
         if self.places < len(names):
             raise ValueError(
@@ -157,12 +156,10 @@ class Federation(Settings):
                 "[task]; move them to each study's STUDY.toml, or add [task] for a study that "
                 "comes with the kits"
             )
-        study = (
-            {"study": validated(TrainingStudy, {**study_keys, "name": KIT})} if study_keys else {}
-        )
-        return validated(
-            cls, {key: value for key, value in tree.items() if key not in OF_STUDY} | study
-        )
+        fields: Tree = {key: value for key, value in tree.items() if key not in OF_STUDY}
+        if study_keys:
+            fields["study"] = validated(TrainingStudy, {**study_keys, "name": KIT})
+        return validated(cls, fields)
 
     @classmethod
     def read(cls, path: Path) -> "Federation":
@@ -176,8 +173,7 @@ class Federation(Settings):
         require_kind(path, tree, "federation", "study")
         with named_file(path):
             federation = cls.from_tree(tree)
-        study = federation.study
-        if study:
+        if study := federation.study:
             return federation.model_copy(update={"study": study.anchored(path.parent)})
         return federation
 
@@ -319,11 +315,8 @@ class StudyAgreement:
     @property
     def largest_share(self) -> float:
         """Largest share of one silo in a mean: from section run, else the federation's default."""
-        value = (
-            None
-            if isinstance(self.study, SurveyStudy)
-            else self.study.run.get("largest_share", SHARE)
-        )
+        run = {} if isinstance(self.study, SurveyStudy) else self.study.run
+        value = run.get("largest_share", SHARE)
         return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
 
     @cached_property
@@ -430,9 +423,8 @@ NOT_AGREED = {"name", "deadline", "patience", "wait", "quorum", "decide", "run"}
 
 
 def _hashed(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(
-        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def in_fours(digest: str) -> str:

@@ -300,13 +300,8 @@ def at_point(run: Tree, point: Mapping[str, Any]) -> Tree:
     for key, value in point.items():
         first, _, subkey = key.partition(".")
         current = tree.get(first)
-        section = (
-            {"name": current}
-            if isinstance(current, str)
-            else current
-            if isinstance(current, dict)
-            else {}
-        )
+        section = {"name": current} if isinstance(current, str) else current
+        section = section if isinstance(section, dict) else {}
         tree[first] = at_point(section, {subkey: value}) if subkey else value
     return tree
 

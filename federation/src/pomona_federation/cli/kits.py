@@ -100,7 +100,7 @@ def restore_silo(
     file
         the backup; compare its sha256sum first, since it has no signature
     """
-    from pomona_federation.installation.backup import needs_key, privacy_known
+    from pomona_federation.installation.restore import needs_key, privacy_known
     from pomona_federation.silo.privacy_budget import Cost
 
     cost = None if spent is None else Cost(spent, spent_delta)
@@ -137,7 +137,7 @@ def _restored(file: Path, folder: Path, role: Role, json: bool, *privacy: Any) -
     """Restore a kit, with what it has ``spent`` since, and print what it is and which of its
     files run or decide.
     """
-    from pomona_federation.installation.backup import effective, restore
+    from pomona_federation.installation.restore import effective, restore
 
     with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
         manifest = restore(file, folder, role, *privacy)
