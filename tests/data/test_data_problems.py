@@ -100,13 +100,11 @@ def test_columns_are_left_out_by_name_or_number(tmp_path):
                     name="table", path=tmp_path / "a.csv", label_column=-1, drop_columns=dropped
                 )
             )
-    (tmp_path / "b.csv").write_text("id,age,y\n7,1,5\n8,2,6\n")
-    with pytest.raises(ConfigError, match=r"no column 'idd'; did you mean id\?"):
-        read(
-            data_settings(
-                name="table", path=tmp_path / "b.csv", label_column="y", drop_columns=("idd",)
-            )
-        )
+    path = tmp_path / "b.odd"
+    path.write_text("id,age,y\n7,1,5\n8,2,6\n")
+    message = r"no column 'idd'; did you mean id\?.*; it was read as CSV: no format .* '\.odd'"
+    with pytest.raises(ConfigError, match=message):
+        read(data_settings(name="table", path=path, label_column="y", drop_columns=("idd",)))
 
 
 @pytest.mark.parametrize("n", [20, 21, 500])

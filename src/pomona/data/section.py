@@ -58,9 +58,8 @@ def source_of(section: Mapping[str, Any]) -> Source:
         reason = f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}"
         if location == "clients":
             reason += (
-                "; give each client one .npz archive (name = 'arrays'), or list the images in "
+                "; give each client a .npz archive (name = 'arrays'), or list images in a table"
             )
-            reason += "a table"
         raise ValueError(reason)
     return source
 

@@ -32,8 +32,9 @@ def sgd(
     """Take local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the
     training data.
 
-    ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient:
-    a pull where it is affine in the row, so that an engine can take the whole step. With
+    ``losses``, one per row, replace the run's own: from the samples (b,) of a batch to a function
+    (outputs, targets, features (b, f)) -> the mean loss (). ``pull`` and ``term`` are added to the
+    gradient: a pull where it is affine in the row, so that an engine can take the whole step. With
     ``columns``, which must end at a layer boundary, the rest of each row is fixed, and an empty
     part takes no steps.
     """

@@ -76,9 +76,7 @@ _FORMATS: Mapping[Format, Sequence[str]] = {
 def formats() -> Mapping[str, Format]:
     """Return all formats by suffix, with those of other packages."""
     outside = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
-    inside = {
-        ending: file_format for file_format, endings in _FORMATS.items() for ending in endings
-    }
+    inside = {ending: adapter for adapter, endings in _FORMATS.items() for ending in endings}
     return {**outside, **inside}
 
 

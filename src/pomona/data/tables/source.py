@@ -124,6 +124,9 @@ class TableSource:
             hints = [suggestion(column, self.names)]
             if self.columns.row_word == "line":
                 hints += [csv.divided(self.names), self._named_below(column)]
+            path = self.path
+            if isinstance(path, Path) and path.is_file() and not formats.format_of(path):
+                hints.append(f"it was read as CSV: no format is installed for {path.suffix!r}")
             hint = "; ".join(filter(None, hints))
             raise ConfigError(f"data.{key}: {self.path} has no column {column!r}; {hint}")
         count = len(self.names)

@@ -14,9 +14,9 @@ from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital
 
 GAINS = (
-    " Right: the gain over separate training, with 95 % intervals that compare both models on the "
-    "same test samples; left of the dashed line a client did worse than alone; a hollow mark is a "
-    "gain that is not significant (Holm's correction over all clients of a run)."
+    " Right: the gain over separate training; whiskers are 95 % intervals that compare both models "
+    "on the same test samples; left of the dashed line a client did worse than alone; a hollow "
+    "mark has no interval or is not significant (Holm's correction over all clients of a run)."
 )
 MAX_LABELS = 45
 """Maximum number of rows with name labels."""
