@@ -232,20 +232,8 @@ def test_openssh_reads_our_keys_and_we_read_its(tmp_path):
         ["ssh-keygen", "-y", "-f", tmp_path / "ours"], capture_output=True, check=True
     ).stdout
     assert output.split() == SILO.public.split()
-    command = [
-        "ssh-keygen",
-        "-q",
-        "-t",
-        "ecdsa",
-        "-b",
-        "384",
-        "-N",
-        "",
-        "-C",
-        "me@here",
-        "-f",
-        tmp_path / "theirs",
-    ]
+    options = ["-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "me@here"]
+    command = ["ssh-keygen", *options, "-f", tmp_path / "theirs"]
     subprocess.run(command, check=True)
     line = keys.public(tmp_path / "theirs.pub")
     assert line.split() == (tmp_path / "theirs.pub").read_bytes().split()[:2]  # without the comment

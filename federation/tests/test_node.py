@@ -427,7 +427,7 @@ def test_a_file_that_ends_within_a_part_is_refused(size):
     os.close(file)
 
 
-def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path):
+def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path, monkeypatch):
     """Flower's client over a line that records its requests."""
     requests = []
 
@@ -445,21 +445,28 @@ def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path):
 
     assert node.last_node(tmp_path) is None
     for damaged in ("", "x", "-5", str(2**64), "9" * 99):
-        node.note_node(tmp_path, damaged)
+        with node.noted_node(tmp_path, damaged):
+            pass
         assert node.last_node(tmp_path) is None  # Flower's messages have no such number
-    node.note_node(tmp_path, 2**64 - 1)
-    number = node.last_node(tmp_path)
+    with node.noted_node(tmp_path, 2**64 - 1):
+        number = node.last_node(tmp_path)
     assert number == 2**64 - 1
     shutil.copytree(tmp_path / "state", tmp_path / "copy/state")
     assert node.last_node(tmp_path / "copy") is None  # it would take the connection over
+    with monkeypatch.context() as rebooted:
+        (tmp_path / "boot").write_text("another")
+        rebooted.setattr(node, "BOOT", tmp_path / "boot")
+        assert node.last_node(tmp_path) is None
     line = httpx.Client(transport=httpx.MockTransport(answers))
 
     def lives():
         with flower_internals.connection("127.0.0.1:9", None, None, lambda: line, number) as link:
             assert link.node == 5
-            raise SystemExit(143)
+            with node.noted_node(tmp_path, link.node):
+                raise SystemExit(143)
 
     with pytest.raises(SystemExit):
         lives()
+    assert not (tmp_path / node.NUMBER_FILE).exists()  # the next one may be another copy's
     activations = [path for path in requests if path.endswith("activate-node")]
     assert activations == ["deactivate-node", "activate-node", "deactivate-node"]

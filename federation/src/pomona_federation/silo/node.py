@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import psutil
 
 from pomona.core.bounds import DIGEST, plain
 from pomona.core.errors import ProtocolError
-from pomona.core.files import content, publish
+from pomona.core.files import content, publish, text
 from pomona_federation import flower_internals, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.silo.http_client import ServerRoute
@@ -41,7 +41,8 @@ START_LINE = "the silo's node starts"  # first line of a life in the log
 REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
 NUMBER_FILE = Path("state", "node", "number")  # of the node in the previous life
-NUMBER_BYTES = 100  # most bytes of that file
+NUMBER_BYTES = 200  # most bytes of that file
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
 # shortest duration in seconds of a request for messages that the gate has held
 SHORTEST_HOLD = 0.08
@@ -137,27 +138,35 @@ def longest(silo: SiloFile) -> int:
 
 
 def last_node(folder: Path) -> int | None:
-    """The number of the node of an earlier life; None if it is not known, or of a folder of which
-    this one is a copy, whose node must not be ended.
+    """The number of the node of an earlier life; None if it is not known, or if another copy of
+    this folder may have it now: after a restart of the machine, and where this one is the copy.
     """
     try:
-        number, folder_id = content(folder / NUMBER_FILE, NUMBER_BYTES).decode().split()
-        return int(number) if 0 < int(number) < 2**64 and folder_id == _folder_id(folder) else None
+        number, origin = content(folder / NUMBER_FILE, NUMBER_BYTES).decode().split()
+        return int(number) if 0 < int(number) < 2**64 and origin == _origin(folder) else None
     except (OSError, ValueError):
         return None
 
 
-def note_node(folder: Path, number: int) -> None:
-    """Keep the number of this life's node; without it, the next one may have to wait a minute."""
+@contextmanager
+def noted_node(folder: Path, number: int) -> Iterator[None]:
+    """Keep the number of this life's node until it ends by a signal, of which SuperLink hears;
+    without it, the next one may have to wait a minute.
+    """
     with suppress(OSError):
         (folder / NUMBER_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(folder / NUMBER_FILE, [f"{number} {_folder_id(folder)}".encode()], ".number")
+        publish(folder / NUMBER_FILE, [f"{number} {_origin(folder)}".encode()], ".number")
+    try:
+        yield
+    except SystemExit:
+        (folder / NUMBER_FILE).unlink(missing_ok=True)
+        raise
 
 
-def _folder_id(folder: Path) -> str:
-    """What a copy of a kit's folder has not: the device and inode of its own."""
+def _origin(folder: Path) -> str:
+    """What a copy of a kit's folder has not: the machine's last start, device and inode."""
     status = (folder / NUMBER_FILE).parent.stat()
-    return f"{status.st_dev}-{status.st_ino}"
+    return f"{text(BOOT, 100).strip()}-{status.st_dev}-{status.st_ino}"
 
 
 def end_with_threads() -> None:
@@ -194,10 +203,8 @@ def main() -> None:
     key = None if federation.insecure else keys.private_key(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
-        with flower_internals.connection(
-            federation.server, ca, key, partial(client, route), last_node(folder)
-        ) as link:
-            note_node(folder, link.node)
+        settings = federation.server, ca, key, partial(client, route), last_node(folder)
+        with flower_internals.connection(*settings) as link, noted_node(folder, link.node):
             Node(link, worker, app, longest(silo), echo).serve()
     except KeyboardInterrupt:  # Flower's answer to a refused sign of life
         sys.exit(REFUSED)

@@ -300,14 +300,12 @@ def explained(membership: Membership, reason: str, times: int) -> str:
         case "unknown":
             return (
                 "the server does not know this silo's key, or the clocks differ: `pomona silo "
-                "check` compares them; if "
-                "they agree, ask the server's administrator whether this silo was added"
+                "check` compares them; if they agree, ask the server's administrator about it"
             )
         case "member":
             return (
                 "this silo is a member; the server still counts its last connection, for up to a "
-                "minute, or was just starting; it tries again by itself. If this lasts, another "
-                "copy of this silo runs: stop one of them"
+                "minute, or was just starting; if it stays so, another copy of this silo runs"
             )
         case _:
             return reason
