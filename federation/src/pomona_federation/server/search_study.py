@@ -182,8 +182,7 @@ def _files(result: SearchResult, name: str, total: int) -> ResultFiles:
     ]
     digits = 2 if metric.percent else 4
     scores = [t.score and round(metric.scaled(t.score), digits) for t in result.trials]
-    rows = [r | {"score": s} for r, s in zip(records, scores, strict=True)]
-    columns = of_records(rows)
+    columns = of_records([r | {"score": s} for r, s in zip(records, scores, strict=True)])
     notes = [
         f"The score is {metric.heading} on the silos' validation samples. Chosen is {result.rule}."
     ]

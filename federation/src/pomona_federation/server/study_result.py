@@ -157,17 +157,10 @@ def _cells(e: Evaluation, model: str, result: Result) -> list[ScoreCell]:
     clients, intervals = result.about["clients"], e.interval or (None,) * len(e.clients)
     return [
         ScoreCell(
-            model=model,
-            silo=clients[client],
-            split=e.split,
-            samples=samples,
-            value=value,
-            interval=interval,
+            model=model, silo=clients[i], split=e.split, samples=n, value=v, interval=interval
         )
-        for client, samples, value, interval in zip(
-            e.clients, e.samples, e.value, intervals, strict=True
-        )
-        if samples >= LEAST_SAMPLES
+        for i, n, v, interval in zip(e.clients, e.samples, e.value, intervals, strict=True)
+        if n >= LEAST_SAMPLES
     ]
 
 

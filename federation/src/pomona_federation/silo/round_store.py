@@ -7,7 +7,7 @@ that may be asked again. With ``keep = own_best`` it may find the best model so 
 in ``state/checkpoints/evaluated``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,19 @@ ROUNDS_KEPT = 3
 ANSWER = "answer"  # the uplink's bytes, stored with the state
 EVALUATION = "evaluation.json"
 EVALUATED = "evaluated"
+
+
+def _unfit(numbers: Sequence[int], origin: str, settled: int) -> str:
+    """Why a study does not continue from the rounds here, and what to do."""
+    remedy = (
+        "it is left out of the study until the lead readmits it (pomona server readmit); if "
+        "another copy of it runs, stop this one"
+    )
+    if numbers and min(numbers) > settled:
+        remedy = "the server's backup is older than all rounds kept here: submit the study again"
+    newest = max(numbers, default=0)
+    state = f"its state is of round {newest}" if newest else "it has no state of the study"
+    return f"{state}{origin} and the study continues from this silo's round {settled}: {remedy}"
 
 
 class LastEvaluation(Settings):
@@ -87,15 +100,8 @@ class RoundStore:
         earlier = [number for number in numbers if number < task.settled]
         if task.readmitted and (earlier or not numbers):
             return max(earlier, default=0)
-        state = (
-            f"its state is of round {max(numbers)}" if numbers else "it has no state of the study"
-        )
         origin = f", restored from a backup of {time}," if (time := backup()) else ""
-        raise CheckpointError(
-            f"{state}{origin} and the study continues from this silo's round {task.settled}: it "
-            "is left out of the study until the lead readmits it (pomona server readmit); if "
-            "another copy of it runs, stop this one"
-        )
+        raise CheckpointError(_unfit(numbers, origin, task.settled))
 
     def restore(self, number: int, clients: ClientRuntime, member: int, roster: Roster) -> None:
         """Restore clients to the silo's state after round ``number``, which is here."""
