@@ -74,8 +74,8 @@ def test_classes_on_one_side_alone_are_named_with_their_clients():
     data = owned([0, 0, 1, 1, 0, 0, 1, 1, 0, 2])
     partition = partition_of(([0, 2, 6], [], [4, 8]), ([1, 3, 7], [], [5, 9]))
     lines = notes(data, partition)
-    assert lines[0].startswith("no test row of class ill (A, B)")
-    assert lines[1].startswith("test rows of class rare (B)")
+    assert lines[0].startswith("class ill (A, B) in training rows only, so that test")
+    assert lines[1].startswith("class rare (B) in test rows, but")
     assert len(lines) == 2
 
 
@@ -83,7 +83,7 @@ def test_classes_on_one_side_alone_are_named_with_their_clients():
 def test_validation_counts_where_it_decides(validated):
     data = owned([0, 0, 1, 1, 0, 0, 1, 1, 0, 0])
     partition = partition_of(([0, 2], [4], [6, 8]), ([1, 3], [5], [7, 9]))
-    assert [line.startswith("no validation row of class ill (A, B)") for line in (
+    assert [line.startswith("class ill (A, B) in training rows only, so that val") for line in (
         notes(data, partition, validated=validated)
     )] == [True] * validated  # fmt: skip
 
@@ -92,10 +92,10 @@ def test_labels_and_events_have_their_own_names():
     flags = np.array([[1, 0], [1, 0], [0, 0], [0, 0]], np.float32)
     of_labels = owned(flags, classes=(), labels=("fever", "rash"), target_kind="multilabel")
     partition = partition_of(([0], [], [2]), ([1], [], [3]))
-    assert notes(of_labels, partition)[0].startswith("no test row of label fever (A, B)")
+    assert notes(of_labels, partition)[0].startswith("label fever (A, B) in training rows only")
     events = np.array([[1, 1], [1, 1], [2, 0], [2, 0]], np.float32)
     assert notes(owned(events, classes=(), target_kind="survival"), partition)[0].startswith(
-        "no test row of an event (A, B)"
+        "an event (A, B) in training rows only"
     )
 
 

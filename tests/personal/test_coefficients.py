@@ -16,6 +16,7 @@ from pomona.core.errors import ConfigError
 from pomona.data import from_frame
 from pomona.record.coefficients import OUT_OF_RANGE, UNDETERMINED
 from pomona.record.result import Result
+from pomona.results.tables.coefficients import _rounded
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
@@ -197,13 +198,19 @@ def test_the_command_and_the_page_show_them(two_classes, tmp_path, capsys):
     capsys.readouterr()
     (first, *_) = json.loads(call(capsys, *argv, "--json")[1])
     assert (first["step"], first["low"], first["high"]) == ("10", age.low, age.high)
-    assert f"{age.low:.3g} to {age.high:.3g}" in call(capsys, *argv)[1]
+    assert " to ".join(_rounded([age.value, age.low, age.high], 1)[1:]) in call(capsys, *argv)[1]
     assert "Odds ratios" in write([result], tmp_path).read_text()
     for per in ("stage=2", "age", "age=0"):
         code, _, message = call(capsys, *argv[:3], per)
         assert code == 2
         assert per.split("=")[0] in message
     assert "--client" in call(capsys, *argv[:2], "--client", "A")[2]
+
+
+def test_a_ratio_near_1_has_digits_that_tell_its_limits_apart():
+    assert _rounded((1.00052, 0.99982, 1.00122), 1) == ["1.00052", "0.99982", "1.00122"]
+    assert _rounded((6.584, 0.8361, 51.82), 1) == ["6.58", "0.836", "51.8"]
+    assert _rounded((1.0004,), 1) + _rounded((1.0,), 1) == ["1.00040", "1.00"]
 
 
 def test_a_personalised_model_has_no_interval(two_classes):

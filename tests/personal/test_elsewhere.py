@@ -154,7 +154,7 @@ def test_what_is_undefined_is_named():
     assert "do not define AUROC: South." in notes
     negatives = (y[site == "North"] == 0).sum()
     assert negatives
-    assert "classes that a client has none of: South (" in notes
+    assert "class a client does not have: South (" in notes
 
 
 def test_the_loss_is_the_one_that_was_minimised(tmp_path, monkeypatch):

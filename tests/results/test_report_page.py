@@ -159,7 +159,9 @@ def test_the_numbers_of_a_figure_are_below_it_bounded(results: list[Result]) -> 
     rounds = [int(row[table.header.index("round")]) for row in table.rows]
     assert (min(rounds), max(rounds)) == (1, 40)
     assert "--figures csv" in table.notes[-1]
-    constant = replace(picture, rows=[{"metric": "accuracy", "value": v} for v in (1.0, 2 / 3)])
+    constant = replace(
+        picture, rows=[{"metric": "accuracy", "low": None, "value": v} for v in (1.0, 2 / 3)]
+    )
     assert numbers(constant).rows == [["1"], ["0.6667"]]
     assert numbers(constant).notes == ["metric: accuracy"]
     assert numbers(replace(picture, rows=[])).rows == []

@@ -23,7 +23,7 @@ def test_accuracies_are_in_percent_and_other_metrics_as_they_are():
     table = run_table([row("A"), row("A", headline=False, model="local")])
     assert table.header == ["method", "model", "when", "last", "best val.", "BMCTA", "all samples", "worst", "10th pct.",
                             "loss", "sent", "seconds"]  # fmt: skip
-    assert table.rows[0] == ["A", "global", "received", "50.00", "60.00", "75.00", "52.00", "40.00", "42.00", "0.7", "3 MB",
+    assert table.rows[0] == ["A", "global", "received", "50.00", "60.00", "75.00", "52.00", "40.00", "42.00", "0.7000", "3 MB",
                              "1.2"]  # fmt: skip
     assert (table.title, table.marked) == ("Test accuracy in %", {(0, 0)})
     ranked = run_table([row("A", metric="auroc", pooled=None)])
@@ -40,7 +40,7 @@ def test_runs_that_differ_in_loss_or_metric_say_which():
     assert [line[3:6] for line in table.rows] == [
         ["accuracy in %", "auto", "50.00"],
         ["accuracy in %", "mine:weighted", "50.00"],
-        ["mean absolute error", "auto", "1.5"],
+        ["mean absolute error", "auto", "1.500"],
     ]
 
 

@@ -2,6 +2,7 @@
 define them.
 """
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pomona
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Subgroups
 from pomona.metrics.metric import ACCURACY, METRICS
+from pomona.results.gain_presentation import MINUS
 from pomona.results.run_numbers import runs
 from pomona.results.tables.optional import Pool, pooled, subgroups
 from pomona.results.web.report_page import page
@@ -72,7 +74,8 @@ def test_each_subgroup_is_counted_over_all_clients(result):
         assert rows[name][2] == str(len(hits))
         assert rows[name][3].startswith(f"{100 * np.mean(hits):.2f}")
         other_hits = [hit for key, values in right.items() if key != name for hit in values]
-        assert rows[name][4].startswith(f"{100 * (np.mean(hits) - np.mean(other_hits)):+.2f}")
+        difference = f"{100 * (np.mean(hits) - np.mean(other_hits)):+.2f}"
+        assert rows[name][4].startswith(difference.replace("-", MINUS))
     low = float(rows["easy"][4].partition("(")[2].partition(" ")[0])
     assert low > 0  # what a column tells is learnt, what nothing tells is not
     assert rows["rare"][1] == "1"
@@ -107,7 +110,7 @@ def test_two_subgroups_differ_by_the_same_with_the_other_sign():
         METRICS["auroc"], task_of("classes"), np.stack([-scores, scores], 1), y, y, y, False
     )
     one, other = (
-        pool.cells(side)[1].replace("(", "").replace(")", "").replace("to", "").split()
+        re.findall(r"[-+][.0-9]+", pool.cells(side)[1].replace(MINUS, "-"))
         for side in (chosen, ~chosen)
     )
     value, low, high = map(float, one)

@@ -257,7 +257,7 @@ def _require_supported(data: DeviceDataset, criterion: Criterion) -> None:
     dtype = str(data.x.dtype).removeprefix("torch.")
     requirements = {
         "it computes on CPUs only": data.x.device.type == "cpu",
-        "the loss is not the plain cross-entropy of classes": plain and classes,
+        "pomona-native trains only with the cross-entropy of classes": plain and classes,
         "samples are neither images nor vectors, or are cut into patches": (
             shaped and data.patch is None
         ),

@@ -240,7 +240,7 @@ def _print(scenario: "Scenario", source: "Dataset") -> None:
 
 
 def _resolution(scenario: "Scenario") -> str:
-    """Describe which gain in accuracy the test rows would show; empty for other targets, and
+    """Describe which gain in accuracy the test rows would show; empty for other metrics, and
     without two test rows at a client.
     """
     import numpy as np
@@ -250,7 +250,7 @@ def _resolution(scenario: "Scenario") -> str:
     from pomona.record.paired_gain import Gain
     from pomona.results.gain_presentation import resolution
 
-    if scenario.targets != "classes":
+    if scenario.choice.metric != ACCURACY or scenario.targets != "classes":
         return ""
     groups, tests = scenario.dataset.groups, [c.test for c in scenario.partition.clients]
     units = [len(np.unique(groups.number[rows])) if groups else len(rows) for rows in tests]

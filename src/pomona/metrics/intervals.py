@@ -46,7 +46,9 @@ from pomona.metrics.nan_safe import Array, spans
 from pomona.metrics.sampling_error import LEVEL, SamplingError, half_width, two_sided
 
 CONFIDENCE = 0.95
-RESAMPLES = 200
+RESAMPLES = (200, 1000)
+MOST_DEFINED = 0.99  # of a statistic's resamples, for an interval
+_MOST_SAMPLES = 500_000  # samples of all resamples together, within these limits
 
 Statistics = Callable[[Array], Mapping[str, Array]]
 Interval = list[float] | None
@@ -70,12 +72,12 @@ def stratified(
 def intervals(
     statistics: Statistics,
     strata: NDArray[np.integer],
-    resamples: int,
+    resamples: int | None,
     generator: np.random.Generator | None,
     groups: NDArray[np.int64] | None = None,
 ) -> dict[str, Interval]:
-    """Return the percentile interval of each statistic, None if undefined; empty without resamples
-    or generator.
+    """Return the percentile interval of each statistic, None if more than 1 % of its resamples are
+    undefined; empty without resamples or generator.
 
     It is also undefined if all resamples give the same value, e.g. if all samples are correct: an
     interval of zero width would claim certainty about other samples.
@@ -83,14 +85,17 @@ def intervals(
     Args:
         statistics: weights (R, n) -> named values (R,), NaN where undefined.
         strata: (n,) the stratum of each sample; resampling keeps their sizes.
-        resamples: number of resamples; 0 for no intervals.
+        resamples: number of resamples; None for as many as are quick, between the two of
+            ``RESAMPLES``; 0 for no intervals.
         generator: random generator; None for no intervals.
         groups: (n,) each sample's group, which is resampled as a whole, without strata; None if
             samples are independent.
     """
+    n = len(strata)
+    if resamples is None:
+        resamples = int(np.clip(_MOST_SAMPLES // max(n, 1), *RESAMPLES))
     if generator is None or resamples < 1:
         return {}
-    n = len(strata)
     if groups is not None:
         strata = np.zeros(unit_count(n, groups), np.int64)
     draws = (stratified(strata, len(span), generator) for span in spans(resamples, n))
@@ -101,9 +106,8 @@ def intervals(
 
 
 def _percentiles(values: Array) -> Interval:
-    if np.isnan(values).any():
-        return None
-    if np.ptp(values) <= EQUAL:
+    defined = ~np.isnan(values)
+    if defined.mean() < MOST_DEFINED or np.ptp(values := values[defined]) <= EQUAL:
         return None
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]

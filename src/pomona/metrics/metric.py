@@ -67,7 +67,8 @@ class Metric:
         """
         if value is None:
             return PLACEHOLDER
-        return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
+        text = f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
+        return text.rstrip(".")  # of an integer with as many digits
 
     def text(self, value: float | None) -> str:
         """Format a value for display: "95.47 %", "0.731"; "-" for None."""
@@ -107,9 +108,9 @@ _TABLE = (
     Metric("brier", "Brier score", False, style=".4f", low=0.0, high=2.0, pools=True),
     Metric("dice", "Dice", True, low=0.0, high=1.0),
     Metric("iou", "IoU", True, low=0.0, high=1.0),
-    Metric("loss", "loss", False, style=".4g", pools=True),
-    Metric("mae", "mean absolute error", False, style=".4g", low=0.0, pools=True),
-    Metric("mse", "mean squared error", False, style=".4g", low=0.0, pools=True),
+    Metric("loss", "loss", False, style="#.4g", pools=True),
+    Metric("mae", "mean absolute error", False, style="#.4g", low=0.0, pools=True),
+    Metric("mse", "mean squared error", False, style="#.4g", low=0.0, pools=True),
     Metric("c_index", "C-index", True, low=0.0, high=1.0),
     Metric("uno_c", "Uno's C-index", True, low=0.0, high=1.0),
     Metric("dynamic_auroc", "time-dependent AUROC", True, low=0.0, high=1.0),
@@ -145,9 +146,8 @@ def metric_named(name: str) -> Metric:
     """
     if not is_own(name):
         return METRICS[name]
-    return Metric(
-        name, name.partition(":")[2].replace("_", " "), higher=not name.startswith("-"), style=".4g"
-    )
+    title = name.partition(":")[2].replace("_", " ")
+    return Metric(name, title, higher=not name.startswith("-"), style="#.4g")
 
 
 def array(values: Arrays) -> NDArray[Any]:

@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.influence import FEW, unit_count
-from pomona.metrics.intervals import (
-    CONFIDENCE,
-    RESAMPLES,
-    Interval,
-    Statistics,
-    intervals,
-    proportion,
-)
+from pomona.metrics.intervals import CONFIDENCE, Interval, Statistics, intervals, proportion
 from pomona.metrics.measures import average_precision
 from pomona.metrics.nan_safe import Array, defined, divide
 
@@ -189,7 +182,7 @@ def evaluate_outcomes(
     tested: Predictions,
     validation: Predictions | None,
     generator: Callable[[], np.random.Generator],
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     target: ThresholdTarget | None = None,
     groups: Groups = None,
 ) -> list[dict[str, Any]]:
@@ -215,7 +208,7 @@ def evaluate_outcomes(
         tested: predictions and targets of the test samples.
         validation: those of the validation samples; None without any.
         generator: creates the bootstrap's generator, the same each time.
-        resamples: number of bootstrap resamples.
+        resamples: number of bootstrap resamples; None as in ``intervals``.
         target: sensitivity or specificity of the threshold on the validation samples; if None,
             Youden's index chooses it.
         groups: (n,) each test sample's group, of numbers from 0 on; None if samples are

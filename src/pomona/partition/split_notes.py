@@ -146,14 +146,12 @@ def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterat
         return missing
 
     lines = {
-        "no test row of {}, on which these clients train: test figures say nothing of it": unseen(
-            "train", "test"
-        ),
-        "no validation row of {}, on which these clients train: validation does not see it": unseen(
+        "{} in training rows only, so that test results do not cover it": unseen("train", "test"),
+        "{} in training rows only, so that validation does not cover it": unseen(
             "train", "validation"
         )
         & clients.validated,
-        "test rows of {}, and no training row of it there": unseen("test", "train")
+        "{} in test rows, but not in training rows": unseen("test", "train")
         & (counts["validation"] == 0),
     }
     for line, missing in lines.items():

@@ -158,7 +158,7 @@ class _Models:
         lines = {
             text: [self.scenario.names[i] for i in sorted(ids)] for text, ids in clients.items()
         }
-        lines["Share of the others' training rows in classes that a client has none of"] = (
+        lines["Share of the other clients' training rows whose class a client does not have"] = (
             self._unknown_classes()
         )
         if len(self.scenario.dataset.preprocessing) > 1:

@@ -18,7 +18,8 @@ from pomona.results.wording import counted, listing
 MINUS = "\N{MINUS SIGN}"
 NO_INTERVAL = "too few test samples for an interval"
 ALIKE = "no difference on these test samples"
-EXCLUSION = "as their test samples are too few, do not define it or are not on record in both runs"
+CONSTANT = "no variation between these test samples, so no interval"
+EXCLUSION = "for too few test samples, or none on record in both runs"
 MAX_NAMES = 4
 """Maximum number of clients named in a sentence; more are counted."""
 
@@ -108,7 +109,7 @@ def interval(metric: Metric, gain: Gain) -> str:
     if not gain.interval:
         fewest = FEW * gain.clients  # clients below FEW may differ, and yet cancel each other
         enough = gain.pairs >= fewest and (gain.events is None or gain.events >= fewest)
-        return ALIKE if enough and gain.value == 0 else NO_INTERVAL
+        return NO_INTERVAL if not enough else CONSTANT if gain.value else ALIKE
     low, high = (signed(metric, end) for end in gain.interval)
     return f"{low} to {high}"
 
@@ -128,14 +129,12 @@ def evidence(run: Run, gain: Gain) -> str:
     """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded
     clients.
     """
-    events = ""
-    if gain.events is not None:
-        classes = run.result.about.get("targets", "classes") == "classes"
-        rare = "outside their client's most frequent class" if classes else "events"
-        events = f", {gain.events:,} of them {rare}"
+    classes = run.result.about.get("targets", "classes") == "classes"
+    rare = "outside their client's most frequent class" if classes else "events"
+    events = "" if gain.events is None else f", {gain.events:,} of them {rare}"
     missing = [
         f"{run.client(e.client)} ({counted(e.rows, 'row')}"
-        + ("" if e.events is None else f", {counted(e.events, 'event')}")
+        + ("" if e.events is None else f", {e.events} of them {rare}")
         + ")"
         for e in gain.excluded
     ]
@@ -145,7 +144,7 @@ def evidence(run: Run, gain: Gain) -> str:
         else counted(gain.clients, "client")
     )
     names = listed(missing, MAX_NAMES)
-    left = f"; left out, {EXCLUSION}: {names}" if missing else ""
+    left = f"; left out {EXCLUSION}: {names}" if missing else ""
     seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
     groups = (
         f" in {counted(gain.pairs, 'group')} (data.group_column)" if gain.pairs < gain.rows else ""

@@ -276,12 +276,10 @@ def _run_note(metrics: Sequence[Metric]) -> str:
     return (
         f"Means over clients{pooled}: last round, round best on validation, round best on test "
         f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the clients. "
-        "Sent: down and up, 1 MB is 10⁶ bytes. Bold: the paper's model, and the value that gains "
-        "compare."
+        "Sent: down and up, 1 MB is 10⁶ bytes. Bold: the headline model, and its value in gains."
     )
 
 
 def _run_name(row: dict[str, Any]) -> str:
-    return (
-        str(row["run"]) if row["finished"] else f"{row['run']} (unfinished, round {row['round']})"
-    )
+    suffix = "" if row["finished"] else f" (unfinished, round {row['round']})"
+    return f"{row['run']}{suffix}"

@@ -32,7 +32,7 @@ def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]
     """Return the share of flags that have their label's most frequent value."""
     # By label: very common and very rare labels are both predictable without looking.
     rates = (labels > 0.5).mean(axis=0)
-    return float(np.maximum(rates, 1 - rates).mean()), "flags are what their label most often is"
+    return float(np.maximum(rates, 1 - rates).mean()), "flags have their label's usual value"
 
 
 def informative(targets: NDArray[Any]) -> int:

@@ -16,7 +16,7 @@ from pomona.core.registry import import_own_code
 from pomona.core.rng import stream
 from pomona.metrics.auroc_intervals import Components
 from pomona.metrics.influence import FEW, unit_count
-from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, proportion
+from pomona.metrics.intervals import Interval, Statistics, intervals, proportion
 from pomona.metrics.metric import (
     ACCURACY,
     DETAILS,
@@ -74,7 +74,7 @@ def choose(
     if task.commonest is None:
         return Choice(
             usual,
-            f"the metric is {usual.title}, as the targets are {task.title}; metric=... sets it",
+            f"the metric is {usual.title}, as the targets are {task.title}; another: metric=NAME",
         )
     if not labels.size:
         return Choice(usual)
@@ -84,9 +84,8 @@ def choose(
     rare = METRICS[RARE]
     return Choice(
         rare,
-        f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so a model "
-        f"that always answers so has that {ACCURACY.title} without having learned anything; "
-        f"metric={ACCURACY.name} uses it anyway",
+        f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so that a "
+        f"constant answer has this {ACCURACY.title}; to use it anyway, metric={ACCURACY.name}",
     )
 
 
@@ -170,7 +169,7 @@ def evaluate(
     predictions: Array,
     targets: NDArray[Any],
     generator: Callable[[], np.random.Generator] | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     groups: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """Return every metric of predictions, see ``Task``, as JSON values, with None for undefined
@@ -187,7 +186,7 @@ def evaluate(
         predictions: of the model.
         targets: as stored in the data set.
         generator: creates the bootstrap's generator, the same each time; None for no bootstrap.
-        resamples: number of bootstrap resamples.
+        resamples: number of bootstrap resamples; None as in ``intervals``.
         groups: (n,) each sample's group, of numbers from 0 on, if samples of one group are not
             independent; the bootstrap then draws groups, from ``FEW`` on, in one stratum.
     """

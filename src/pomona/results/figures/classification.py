@@ -37,7 +37,7 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
         title="Calibration",
         caption=f"{run.label}, {run.model}, {evaluated(run)}: test samples in up to ten groups of "
         "equal size, by rising probability. Thick: all clients' samples, each predicted by its "
-        "client's own headline model, with 95 % intervals; thin: single clients. Calibrated "
+        f"client's own headline model{_intervals(rows)}; thin: single clients. Calibrated "
         "probabilities lie on the dashed line; below it they are too high.",
         alt=(
             f"Calibration curves of {run.label}, mean probability against share of cases. "
@@ -65,7 +65,7 @@ def calibration_by_client(runs: list[Run]) -> ReportFigure | None:
         name="calibration-by-client",
         title="Calibration by client",
         caption=f"{run.label}, {run.model}, {evaluated(run)}: each client's own test samples, as "
-        f"above; groups of some {GROUP_SIZE} samples, at most {BINS}, with 95 % intervals.{first}",
+        f"above; groups of some {GROUP_SIZE} samples, at most {BINS}{_intervals(rows)}.{first}",
         alt=f"Calibration curves of {len(clients)} clients, {run.label}. "
         f"{_largest_deviation(rows, 'client')}",
         figure=figure,
@@ -94,13 +94,17 @@ def _curve(
     for points in thin:
         ax.plot(*list(zip(*points, strict=True))[:2], color=plot.FRAME, linewidth=0.7, alpha=0.7)
     means, shares, lows, highs, *_ = zip(*groups, strict=True)
-    reach = np.maximum(0, [np.subtract(shares, lows), np.subtract(highs, shares)])
-    ax.errorbar(
-        means, shares, yerr=reach, color=run.style.colour, marker="o", markersize=4, elinewidth=1
-    )
+    bounds = zip(shares, lows, highs, strict=True)
+    reach = [(0, 0) if a is None else (max(0, s - a), max(0, b - s)) for s, a, b in bounds]
+    style: dict[str, Any] = {"color": run.style.colour, "marker": "o", "markersize": 4}
+    ax.errorbar(means, shares, yerr=np.transpose(reach), elinewidth=1, **style)
     ax.set(title=plot.shorten(name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     ax.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     plot.grid(ax)
+
+
+def _intervals(rows: Rows) -> str:
+    return ", with 95 % intervals" if any(row["low"] is not None for row in rows) else ""
 
 
 OF_A_GROUP = "mean_probability share low high cases samples"

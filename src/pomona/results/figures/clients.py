@@ -176,6 +176,7 @@ def _gains(ax: Any, compared: list[Gains], positions: Mapping[int, int], small: 
     ax.axvline(0, color=base.style.colour, linestyle=base.style.line)
     ax.set(xlabel=f"gain over {plot.shorten(base.label)}\n({unit})")
     ax.tick_params(left=False)
+    ax.locator_params(axis="x", nbins=4)
     plot.grid(ax, along="x")
 
 

@@ -61,6 +61,9 @@ def curves(runs: list[Run]) -> ReportFigure | None:
         plot.name_ends(upper, _points_by_label(group, _losses))
         plot.name_ends(lower, _points_by_label(group, _tests))
         _titles(upper, lower, group[0], runs)
+        if not any(map(_losses, group)):
+            upper.text(0.5, 0.5, "not on record", transform=upper.transAxes, ha="center")
+            upper.set_yticks([])
     if not rows:
         return None
     plot.over_rounds(*axes.flat)
@@ -215,8 +218,7 @@ def _draw_traffic(
         ax, {run.label: (curve, run.style.colour) for run, curve in curves.items() if curve}
     )
     ax.set(
-        xlabel="MB sent so far, down + up, all clients (log scale)",
-        ylabel=f"test {metric.heading}, mean over clients",
+        xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}"
     )
     plot.grid(ax)
     plot.legend_below(figure, 2)

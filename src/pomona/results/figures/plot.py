@@ -347,7 +347,11 @@ def bundle(ax: Any, x: NDArray[Any], curves: NDArray[np.float64], **style: Any) 
 
 
 def legend_below(figure: Figure, columns: int) -> None:
-    """Add a legend below the axes of a figure, enlarging it for more than three rows."""
+    """Add a legend below the axes of a figure, in fewer columns for long names; with more than
+    three rows, enlarge it.
+    """
+    labels = [label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]]
+    columns = max(1, min(columns, int(60 / (6 + max(map(len, labels), default=0)))))
     legend = figure.legend(loc="outside lower center", ncols=columns)
     rows = -(-len(legend.get_texts()) // columns)
     figure.set_figheight(figure.get_figheight() + 0.22 * max(0, rows - 3))

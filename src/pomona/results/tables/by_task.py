@@ -37,20 +37,19 @@ def survival_table(runs: list[Run]) -> list[Table]:
     by_client = records(run)
     note = (
         f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
-        "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
-        "Brier score is 0 at best, and 0.25 for a constant one half. Inverse "
-        "probabilities of censoring are estimated on the client's own test samples."
+        "Both C-indices and the AUROC are 0.5 for guessing, 1 at best; the integrated Brier score "
+        "is 0.25 for a constant one half, 0 at best. Probabilities of censoring are estimated on "
+        "these samples."
     )
     header = ["Client", "Test samples", "Events", *(capital(METRICS[k].heading) for k in OF_TIMES)]
-    rows = []
-    for record in by_client:
-        counts = f"{record['samples']:,}", f"{record.get('events', 0):,}"
-        values = [cell(record, name) for name in OF_TIMES]
-        rows.append([run.client(int(record["client"])), *counts, *values])
+    rows = [
+        [run.client(int(r["client"])), f"{r['samples']:,}", f"{r.get('events', 0):,}"]
+        + [cell(r, name) for name in OF_TIMES]
+        for r in by_client
+    ]
     worst = [METRICS[k].number(METRICS[k].worst(r.get(k) for r in by_client)) for k in OF_TIMES]
     rows.append(["worst client", "", "", *worst])
-    title = "Survival by client"
-    return [Table("survival-by-client", title, [note], header, rows, range(1))]
+    return [Table("survival-by-client", "Survival by client", [note], header, rows, range(1))]
 
 
 def labels(runs: list[Run]) -> Table:
@@ -108,21 +107,19 @@ def regions(runs: list[Run]) -> Table:
     run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
     by_class = list(_rows(run)) if run else []
     measured = any("hd95" in figures for _, _, _, figures in by_class)
-    source = ""
-    if run:
-        source = f"{run.label}, {run.model}: each client's own test images, with 95 % intervals."
+    model = f"{run.label}, {run.model}" if run else ""
+    source = f"{model}: each client's own test images, with 95 % intervals."
     exclusion = "A class in neither truth nor prediction of an image is left out of its means."
     notes = [source, exclusion, PIXELS if measured else NO_DISTANCES]
-    header = ["Client", "Class", "Test images with it"]
-    header += [METRICS["dice"].heading, METRICS["iou"].heading]
+    header = ["Client", "Class", "Test images with it", "Dice", "IoU"]
     header += ["95 % Hausdorff distance", "Surface Dice"] if measured else []
     rows = []
     for client, name, k, figures in by_class[:MOST_ROWS]:
         dice = with_interval(figures["dice"][k], figures["dice_interval"][k])
         iou = with_interval(figures["iou"][k], None)
         distances = [_number(figures, key, k, digits) for key, digits in DISTANCES.items()]
-        row = [client, name, f"{figures['seen'][k]:,}", dice, iou]
-        rows.append(row + distances if measured else row)
+        row = [client, name, f"{figures['seen'][k]:,}", dice, iou, *distances]
+        rows.append(row[: len(header)])
     return Table("regions", "Class by class", notes, header, rows, range(2))
 
 

@@ -1,17 +1,19 @@
 """The table of a linear model's coefficients: odds ratios, hazard ratios, differences."""
 
 from collections.abc import Sequence
+from math import floor, log10
 
+from pomona.core.errors import listed
 from pomona.core.table import PLACEHOLDER, Table
-from pomona.record.coefficients import Coefficient, coefficients
+from pomona.record.coefficients import UNDETERMINED, Coefficient, coefficients
 from pomona.results.run_numbers import Run
 from pomona.results.wording import capital
 
 READING = (
     "The change by one step of a column, in the table's own units, with all other columns equal: "
     "a ratio multiplies odds or hazards, and is 1 without an effect. Intervals are those of "
-    "maximum likelihood, for independent rows of which the linear model holds. Ratios that are all "
-    "1 are those of a small step: pomona coefficients RUN --per COLUMN=STEP takes another."
+    "maximum likelihood, for independent rows of which the linear model holds. A small step, such "
+    "as a day, has a ratio near 1: pomona coefficients RUN --per COLUMN=STEP takes another."
 )
 
 
@@ -26,8 +28,9 @@ def table(by_run: Sequence[tuple[str, Sequence[Coefficient]]]) -> Table:
     measures = list(dict.fromkeys(c.measure for _, c in every))
     title = capital(" and ".join(f"{measure}s" for measure in measures)) or "Coefficients"
     value = capital(measures[0]) if len(measures) == 1 else "Value"
-    reasons = dict.fromkeys((c.reason, _model(label, c)) for label, c in every if c.reason)
-    notes = [f"No interval for {model}: {reason}." for reason, model in reasons]
+    notes = [
+        f"No interval for {listed(names)}: {reason}." for reason, names in _reasons(every).items()
+    ]
     return Table(
         "coefficients",
         title,
@@ -38,13 +41,32 @@ def table(by_run: Sequence[tuple[str, Sequence[Coefficient]]]) -> Table:
     )
 
 
+def _reasons(every: Sequence[tuple[str, Coefficient]]) -> dict[str, list[str]]:
+    """Return each reason for a missing interval, with the models, or their columns, it is of."""
+    reasons: dict[str, dict[str, None]] = {}
+    for label, c in every:
+        term = f" ({c.column}, {c.step})" if c.reason == UNDETERMINED else ""
+        reasons.setdefault(c.reason, {})[_model(label, c) + term] = None
+    return {reason: [*names] for reason, names in reasons.items() if reason}
+
+
 def _model(label: str, coefficient: Coefficient) -> str:
     name = coefficient.client or f"all clients ({coefficient.model})"
     return f"{label}: {name}" if label else name
 
 
 def _row(label: str, c: Coefficient) -> list[str]:
-    limits = PLACEHOLDER if c.low is None or c.high is None else f"{c.low:.3g} to {c.high:.3g}"
-    source = c.reference or PLACEHOLDER
-    value = PLACEHOLDER if c.value is None else f"{c.value:.3g}"
-    return [_model(label, c), c.outcome, c.column, c.step, source, value, limits]
+    numbers = [number for number in (c.value, c.low, c.high) if number is not None]
+    value, *limits = _rounded(numbers, c.measure != "difference") if numbers else [PLACEHOLDER]
+    source, interval = c.reference or PLACEHOLDER, " to ".join(limits) or PLACEHOLDER
+    return [_model(label, c), c.outcome, c.column, c.step, source, value, interval]
+
+
+def _rounded(numbers: Sequence[float], no_effect: float) -> list[str]:
+    """Format a value, and its limits if any, to three digits, and to two of the distance to the
+    limit, or without one to no effect: near 1, a ratio needs more.
+    """
+    distance = abs(numbers[-1] - numbers[0]) or abs(numbers[0] - no_effect) or 1.0
+    exponents = [floor(log10(abs(number) or 1.0)) for number in numbers]
+    digits = [min(max(3, e - floor(log10(distance)) + 2), 12) for e in exponents]
+    return [f"{x:#.{k}g}".rstrip(".") for x, k in zip(numbers, digits, strict=True)]

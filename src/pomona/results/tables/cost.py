@@ -35,9 +35,8 @@ def cost_table(comparison: Comparison) -> Table | None:
     note = (
         "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds, of the "
         "first seed. Seconds are wall time of training and evaluation where the cells ran, means "
-        "over seeds; cells that ran at the same time share the machine. At 99 % the mean over "
-        f"clients is within 1 % of the method's own best test {titles}, counted at rounds that "
-        "were evaluated."
+        "over seeds; cells that ran at the same time share the machine. To 99 %: until the mean "
+        f"over clients is within 1 % of the method's own best test {titles}."
     )
     return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
 
@@ -90,14 +89,12 @@ def speed_table(comparison: Comparison) -> Table | None:
     header = ["scenario", "method", "rounds to 95 %", "sent to 95 %"]
     header += ["rounds to Separate", "sent to Separate"]
     note = (
-        "Rounds until the mean over clients, of the headline model of a method, first has 95 % of "
-        "its own last value, and the last value of Separate with the same seed; counted at rounds "
-        "that were evaluated, means over the seeds that reach it (how many, if not all). Sent is "
-        "by all clients, down and up, at the run's mean traffic a round."
+        "Rounds until the headline model's mean over clients first reaches 95 % of its own last "
+        "value, and the last value of Separate with the same seed: means over the seeds that reach "
+        "it (how many, if not all). Sent: the traffic of all clients by then, down and up."
     )
-    if rows:
-        return Table("speed", "Rounds and bytes to a value", [note], header, rows, range(2))
-    return None
+    title = "Rounds and bytes to a value"
+    return Table("speed", title, [note], header, rows, range(2)) if rows else None
 
 
 def _speed(comparison: Comparison, entry: ComparisonRow) -> list[str]:

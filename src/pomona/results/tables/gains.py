@@ -5,7 +5,6 @@ from typing import get_args
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, jointly
 from pomona.results.gain_presentation import (
-    NO_INTERVAL,
     Gains,
     by_client,
     detectable,
@@ -34,18 +33,16 @@ def _overall(compared: list[Gains]) -> Table:
     metric, base = compared[0].run.metric, compared[0].base
     several = any(gains.run.seeds for gains in compared)
     note = (
-        f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
-        "over clients. More than 0 is better. The intervals compare both models on the same "
-        "test samples; where one includes 0, there is no significant difference: “not worse” "
-        "rules out a loss of the margin (verdict.margin), and the last column is the smallest "
-        "gain that these test samples would show with 80 % probability. Verdicts on several "
-        "runs or clients are corrected together (Holm), so a difference may not be "
-        "significant although its own interval excludes 0."
+        f"Gain of each run in {metric.title} over {base.label}, training alone, mean over clients; "
+        "more than 0 is better. The intervals compare both models on the same test samples; where "
+        "one includes 0, there is no significant difference: “not worse” rules out a loss of the "
+        "margin (verdict.margin), and the last column is the smallest gain that the samples would "
+        "show with 80 % probability. Verdicts on several runs or clients are corrected together "
+        "(Holm): a difference may not be significant although its own interval excludes 0."
     )
     unit = " in percentage points" if metric.percent else ""
     header = ["Run", *["Seeds"] * several, f"Gain{unit}", "95 % interval", "On average"]
-    header += [*(f"{verdict.capitalize()} for" for verdict in get_args(Verdict))]
-    header += ["Detectable gain"]
+    header += [*(f"{verdict.capitalize()} for" for verdict in get_args(Verdict)), "Detectable gain"]
     verdicts = jointly([gains.mean for gains in compared])
     rows = [
         _row(gains, gains.mean, verdict, len(compared), several)
@@ -53,8 +50,7 @@ def _overall(compared: list[Gains]) -> Table:
         if gains.mean and verdict
     ]
     notes = [note + (" " + OVER_SEEDS if several else "") + _sides(compared)]
-    words = {0, 4 if several else 3}
-    return Table("gains", "Does federation help?", notes, header, rows, words)
+    return Table("gains", "Does federation help?", notes, header, rows, {0, 3 + several})
 
 
 def _row(gains: Gains, mean: Gain, verdict: Verdict, runs: int, several: bool) -> list[str]:
@@ -97,11 +93,10 @@ def _by_client(gains: Gains) -> Table:
             metric.number(run.values.get(c)),
             signed(metric, gain.value),
             interval(metric, gain),
-            "too few samples" if interval(metric, gain) == NO_INTERVAL else verdict,
+            verdict,
             _detectable(gains, gain, verdict, gains.comparisons),
         ]
         for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
         if gain and verdict
     ]
-    name = f"gains-{slug(run.label)}"
-    return Table(name, run.label, [by_client(gains)], header, rows, {0, 6})
+    return Table(f"gains-{slug(run.label)}", run.label, [by_client(gains)], header, rows, {0, 6})

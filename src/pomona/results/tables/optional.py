@@ -19,6 +19,7 @@ from pomona.metrics.nan_safe import Array, mean_of_known
 from pomona.privacy.settings import in_sums
 from pomona.record.headline import headline
 from pomona.record.rows import Evaluation
+from pomona.results.gain_presentation import MINUS
 from pomona.results.run_numbers import Run, leader, stage_name
 from pomona.results.wording import capital, listing
 from pomona.tasks import Task, task_of
@@ -142,7 +143,7 @@ def _cell(metric: Metric, value: float, bounds: Interval, sign: str = "") -> str
     if np.isnan(value):
         return PLACEHOLDER
     around = f" ({' to '.join(metric.number(end, sign) for end in bounds)})" if bounds else ""
-    return metric.number(value, sign) + around
+    return (metric.number(value, sign) + around).replace("-", MINUS)
 
 
 def unseen(runs: list[Run]) -> Table:
@@ -187,8 +188,7 @@ def _clients(
 
 def _compare_with_members(run: Run, rows: list[Evaluation]) -> str:
     """Compare the headline model's mean over unseen clients with that over the members."""
-    means = [e.mean for e in rows if (e.model, e.when) == headline(run.result)]
-    mean = mean_of_known(means)
+    mean = mean_of_known([e.mean for e in rows if (e.model, e.when) == headline(run.result)])
     if mean is None or run.mean is None:
         return ""
     return (

@@ -82,8 +82,8 @@ def _at_threshold(columns: list[str], lines: Sequence[Line], notes: list[str]) -
 def _threshold_note(runs: Sequence[Run]) -> str:
     return (
         f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no "
-        "threshold helps. Calibrated probabilities have 0 in the large (below 0: too high), an "
-        "intercept of 0 and a slope of 1 (below 1: too extreme)."
+        "threshold helps. Ideal: calibration in the large of 0 (below 0, probabilities are too "
+        "high), an intercept of 0, a slope of 1 (below 1, they are too extreme)."
     )
 
 
@@ -107,12 +107,11 @@ def _bounds(metrics: Mapping[str, Any], hits: int, n: int) -> Interval:
     units, or in older records no intervals.
     """
     independent = metrics.get("units") in (None, metrics["samples"])
-    return (
-        wilson(hits, n) if independent and any((metrics.get("intervals") or {}).values()) else None
-    )
+    recorded = any((metrics.get("intervals") or {}).values())
+    return wilson(hits, n) if independent and recorded else None
 
 
-Group: TypeAlias = tuple[float, float, float, float, int, int]
+Group: TypeAlias = tuple[float, float, float | None, float | None, int, int]
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class PooledOutcome:
     Attributes:
         name: of the class or label.
         groups: of all clients' test samples, by rising probability: mean probability, share of
-            cases with its 95 % bounds, cases, samples.
+            cases with its 95 % bounds (None if samples are clustered), cases, samples.
         clients: by number, the same of a client's own, in fewer groups if samples are few.
     """
 
@@ -177,10 +176,8 @@ def _pooled_outcome(
 
 
 def _group(mean: float, hits: int, n: int, *, clustered: bool) -> Group:
-    """Return a group with its bounds, which are its share if samples are clustered: Wilson's would
-    be too narrow.
-    """
-    low, high = (None if clustered else wilson(hits, n)) or (hits / n, hits / n)
+    """Return a group; of clustered samples, Wilson's bounds would be too narrow."""
+    low, high = (None if clustered else wilson(hits, n)) or (None, None)
     return mean, hits / n, low, high, hits, n
 
 

@@ -193,9 +193,10 @@ def _helps(contest: Contest) -> str:
     gain = measured(run.metric, gains.mean)
     if contest.verdict in UNDECIDED:
         also = f", and it is not worse by {gains.margin}" if contest.verdict == "not worse" else ""
+        difference = LEVEL if gains.mean.interval else "a difference that may be chance"
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
-            f"{LEVEL}{contest.corrected}{also}: {title} {levels(gains)} {averaged}, a gain of "
+            f"{difference}{contest.corrected}{also}: {title} {levels(gains)} {averaged}, a gain of "
             f"{gain}. {resolution(run.metric, gains.mean, contest.tried)}".strip()
         )
     if contest.verdict == "better":

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pomona.core.files import publish, writing
-from pomona.core.table import Table, of_records
+from pomona.core.table import PLACEHOLDER, Table, of_records
 from pomona.results.figures.inline_svg import inline_svg
 from pomona.results.figures.plot import ReportFigure, Rows, save
 from pomona.results.method_colours import COLOURS
@@ -94,7 +94,7 @@ def numbers(picture: ReportFigure) -> Table:
     """Return the figure's numbers; columns that never change are a note."""
     rows = _thinned(picture.rows)
     constant = _constants(rows)
-    notes = [", ".join(constant.values())] if constant else []
+    notes = [text] if (text := ", ".join(filter(None, constant.values()))) else []
     if len(rows) < len(picture.rows):
         notes.append(
             f"{len(rows):,} of {len(picture.rows):,} rows; pomona report with --figures csv writes "
@@ -105,13 +105,13 @@ def numbers(picture: ReportFigure) -> Table:
 
 
 def _constants(rows: Rows) -> dict[str, str]:
-    """Return column -> "name: value" of columns with one value in several rows."""
+    """Return column -> "name: value" of columns with one value in several rows; empty for None."""
     if len(rows) < 2:
         return {}
     names = [name for name in rows[0] if len({row[name] for row in rows}) == 1]
     shown = of_records([{name: rows[0][name] for name in names}])
     pairs = zip(names, shown.header, shown.rows[0], strict=True)
-    return {name: f"{heading}: {value}" for name, heading, value in pairs}
+    return {name: "" if value == PLACEHOLDER else f"{head}: {value}" for name, head, value in pairs}
 
 
 def _thinned(rows: Rows) -> Rows:
