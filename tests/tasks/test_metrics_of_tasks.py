@@ -254,14 +254,14 @@ def test_better_and_worst_follow_the_direction():
         ),
         ("classes", [], "accuracy", ""),
         ("multilabel", [[0.0, 1.0], [1.0, 0.0]], "accuracy", ""),
-        ("multilabel", [[0.0, 0.0], [1.0, 0.0]], "auroc", "75.0 % of the training flags are what"),
+        ("multilabel", [[0.0, 0.0], [1.0, 0.0]], "auroc", "75.0 % of the training flags have"),
         # One label that 3 of 4 samples have and one that 1 of 4 has: half of the flags are 1, three
         # quarters usual.
         (
             "multilabel",
             [[1.0, 0.0]] * 2 + [[1.0, 1.0], [0.0, 0.0]],
             "auroc",
-            "75.0 % of the training flags are what",
+            "75.0 % of the training flags have",
         ),
         ("regression", [[2.5]], "mae", "numbers"),
     ],
