@@ -248,6 +248,9 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     (opened,) = source.opened([tmp_path / "wide.csv"], CsvForm(), True)
     assert opened.names == ("größe", "site", "sick")
     assert [opened.cells(i)[1].as_py() for i in range(3)] == ["30", "東京", "yes"]
+    for content in (text.encode(encoding), text.encode("utf-32")):
+        (tmp_path / "wide.csv").write_bytes(content)
+        assert source.opened([tmp_path / "wide.csv"], CsvForm(), True)[0].names == opened.names
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding)[:-1])
     with pytest.raises(DataError, match=r"wide.csv, after line 2: bytes that are not UTF-16 "):
         source.opened([tmp_path / "wide.csv"], CsvForm(), True)

@@ -124,6 +124,11 @@ def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
         placed(path, ct)
 
 
+def test_a_segmentation_drawn_on_few_slices_is_noted(tmp_path, ct):
+    path = segmentation(tmp_path / "s.dcm", ct, truth()[2:3], ["Liver", "Lesion"], index=2)
+    assert placed(path, ct).notes == ("it was drawn on 1 of 5 slices; others are background",)
+
+
 def test_segments_that_overlap_are_refused(tmp_path, ct):
     overlapping = np.stack([truth() == 1, truth() > 0], axis=-1).astype(np.uint8)
     path = segmentation(tmp_path / "s.dcm", ct, overlapping, ["Liver", "Lesion"])

@@ -285,7 +285,7 @@ def arrangements(path):
 
 @PICTURES.line("P21")
 def other_files(path):
-    for name, text in (("1.svs", "slide"), ("1.heic", "HEIF"), ("1.jp2", "JPEG 2000"), ("1.pdf", "document"),
+    for name, text in (("1.svs", "slide"), ("1.heic", "HEIF"), ("1.jxl", "JPEG XL"), ("1.zarr", "arrays"), ("1.pdf", "document"),
                        ("1.mp4", "video"), ("1.npy", "NumPy"), ("1.czi", "microscope")):  # fmt: skip
         (path / name).write_bytes(b"?")
         refused(path / name, text)

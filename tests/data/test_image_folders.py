@@ -213,6 +213,8 @@ def test_slices_without_a_patient_are_kept_together_by_their_coordinates(tmp_pat
         ("{2}/{0}_{3}", True),  # of eyes
         ("a/img{0}_rot90 a/img{0}", True),
         ("a/la_{0}_000{1}", True),  # channels of nnU-Net
+        ("a/P{0}_e1 a/P{0}_e2", True),  # echoes, and resampled series, of dcm2niix
+        ("a/P{0} a/P{0}_Tilt_1", True),
         ("n{4}/n{4}_{0}{1} n{4}/n{4}_{0}2345", False),  # ImageNet
         ("n{4}/images/n{4}_{0}{1}", False),  # Tiny ImageNet
         ("a/{0}{1}", False),
@@ -505,6 +507,8 @@ def test_gray_read_in_colour_and_changed_proportions_are_noted(tmp_path):
         (("images/0", "images/1", "masks/0", "masks/1"), 2),
         (("imagesTr/x_0000", "imagesTr/x_0001", "labelsTr/x"), 1),  # nnU-Net
         (("a/s_t1", "a/s_flair", "a/s_seg"), 1),  # BraTS
+        (("JPEGImages/0", "SegmentationClass/0"), 1),  # Pascal VOC
+        (("images/t/0", "annotations/t/0"), 1),  # ADE20K
         (("with_mask/0", "without_mask/0"), 0),  # classes of people
         (("a/0_mask", "a/1_mask", "a/2"), 0),
         (("a/img_0000", "a/img_0001", "a/label_1", "b/0"), 0),
@@ -512,7 +516,7 @@ def test_gray_read_in_colour_and_changed_proportions_are_noted(tmp_path):
 )
 def test_images_that_are_named_like_masks_of_others_are_noted(tmp_path, names, masks):
     for name in names:
-        folder, _, stem = name.partition("/")
+        folder, _, stem = name.rpartition("/")
         images(tmp_path / folder, stem)
     images(tmp_path / "z", "9")
     remark = f"{masks} images are named like masks of others"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pomona.core.errors import DataError
 from pomona.data import formats
 from pomona.data.formats import statistics_files
+from pomona.data.preprocessing import TableColumn
 from pomona.data.table_settings import StatisticsFormat
 
 CASES = Cases("SAS, SPSS and Stata")
@@ -88,6 +89,17 @@ def _some_labels(folder):
     cells, notes = read(path)
     assert cells == {"age": [30, 98, 40]}
     note(notes, "age", "98 = refused", "1 of 3", "data.missing_values")
+    # for a model, as in training, whichever values occur
+    labels = {"age": {98: "refused"}, "sex": {1: "female"}, "stage": {2: "late"}}
+    path = sav(folder, {name: [98.0, 2, 1] for name in labels}, variable_value_labels=labels)
+    values = {"age": (), "sex": ("female", "male"), "stage": ("1", "2")}
+    columns = [
+        TableColumn(name=name, kind="category" if known else "number", values=known)
+        for name, known in values.items()
+    ]
+    (table,) = formats.read([path], StatisticsFormat(name="table").for_model(columns))
+    cells = [array.to_pylist() for array in table.arrays]
+    assert cells == [[98, 2, 1], ["98", "2", "female"], ["98", "2", "1"]]
 
 
 @CASES.line("S3")

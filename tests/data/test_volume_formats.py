@@ -143,6 +143,13 @@ def segments_of_slicer(tmp):
     mask = masks.read(tmp / "m.seg.nrrd", file, names)
     np.testing.assert_array_equal(mask.classes, expected)
     assert mask.notes == ()
+    part = image[1:, 1:, :2]  # as Slicer crops
+    for key in image.GetMetaDataKeys():
+        part.SetMetaData(key, image.GetMetaData(key))
+    sitk.WriteImage(part, str(tmp / "c.seg.nrrd"))
+    part = np.pad(values[:2, 1:, 1:], ((0, 1), (1, 0), (1, 0)))
+    expected = np.array([0, 2, 1], np.uint8)[file.grid.turned(part.T)]
+    np.testing.assert_array_equal(masks.read(tmp / "c.seg.nrrd", file, names).classes, expected)
     mask = masks.read(tmp / "m.seg.nrrd", file, ("a", "b", "c"))
     assert "by number" in mask.notes[0]
     with pytest.raises(DataError, match=r"1 \(Tumour\)"):

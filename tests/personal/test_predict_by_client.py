@@ -230,6 +230,9 @@ def test_markers_of_gaps_below_a_column_that_spreads_widely_are_noted(tmp_path):
     note = read(pd.DataFrame(cells), PersonalModel.of(run, 0).about).note
     assert note.count("far from the other") == 1
     assert "column ldh: 2 of 5 rows have -9, far from the other" in note
+    one = pd.DataFrame({name: values[3:4] for name, values in cells.items()} | {"change": -9})
+    note = read(one, PersonalModel.of(run, 0).about).note
+    assert note.startswith("column ldh: 1 of 1 rows have -9, far below") and "change" not in note
 
 
 def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):

@@ -1,13 +1,15 @@
 """Groups of settings of section ``data`` for tables: how files are read, and the columns' roles."""
 
 import codecs
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from unicodedata import normalize
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from pomona.core.settings import Settings
+from pomona.data.preprocessing import TableColumn
 from pomona.data.settings import DataSettings
 
 
@@ -141,6 +143,15 @@ class StatisticsForm(TextEncoding):
     """
 
     value_labels: Literal["labels", "codes"] = "labels"
+    _trained: Mapping[str, TableColumn] = PrivateAttr(default_factory=dict)
+
+    def for_model(self, columns: Iterable[TableColumn]) -> Self:
+        """Return settings by which the columns of a model are read as in training, whichever of
+        their labelled values occur.
+        """
+        form = self.model_copy()
+        form._trained = {column.name: column for column in columns}
+        return form
 
 
 class StatisticsFormat(StatisticsForm, DataSettings):

@@ -13,6 +13,8 @@ from pomona.record.model_metadata import ModelMetadata
 # deviations from the mean: at most one in 25 training rows is further away, however they lie
 DISTANT = 5.0
 DISTANT_SINGLE = 10.0  # the same for a single row: one in 100
+DISTANT_MARKER = 1.8  # the same below the mean for a number that often marks a gap
+FEW_ROWS = 5  # in which no number is far from the others
 PIXELS = 100_000  # of an image that are enough
 LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of the training's
 
@@ -66,7 +68,11 @@ def _remark(
         further = "far from the other rows"
         # 77 may be an age, and -1 a change
         marked = is_listed & (numbers < 0) & (mean > deviation / 4)
-        marked &= np.isin(numbers, outside(numbers) if marked.any() else ())
+        if len(values) < FEW_ROWS:
+            further = "far below most training rows"
+            marked &= values < mean - DISTANT_MARKER * deviation
+        else:
+            marked &= np.isin(numbers, outside(numbers) if marked.any() else ())
     if not marked.any():
         return ""
     return (

@@ -216,7 +216,8 @@ def _records(path: Source, metadata: ModelMetadata, extra: ExtraColumns) -> Samp
 
 def opened(path: Source, metadata: ModelMetadata) -> TableSource:
     """Open a file or frame with its format as in training. Raises as ``tables.source.opened``."""
-    return source.opened([path], metadata.form, lambda names: _names_columns(names, metadata))[0]
+    form = metadata.form.for_model(metadata.preprocessing.columns if metadata.preprocessing else ())
+    return source.opened([path], form, lambda names: _names_columns(names, metadata))[0]
 
 
 def _numbers(

@@ -57,8 +57,10 @@ def test_a_last_row_of_sums_or_means_is_named(name):
     """Of all rows, or of a site; an ordinary last row is none of them."""
     frame = patients()
     row = frame.iloc[-1:].assign(**getattr(frame[["age", "crp", "sodium"]], name[:-1])().round(2))
-    lines = notes(pd.concat([frame, row], ignore_index=True))
-    one([line for line in lines if "other rows" in line], f"row 241 has the {name} of 240 other")
+    rows = pd.concat([frame, row], ignore_index=True)
+    for table in (rows, rows.drop(columns="sodium")):
+        lines = [line for line in notes(table) if "other rows" in line]
+        one(lines, f"row 241 has the {name} of 240 other")
     scores = dict.fromkeys(("age", "crp", "sodium"), np.repeat([1, 3, 2, 1, 3, 2], 3))
     for usual in (frame, patients(18).assign(**scores)):
         assert not any("other rows" in line for line in notes(usual))

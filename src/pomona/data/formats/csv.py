@@ -32,6 +32,9 @@ from pomona.data.table_settings import MARKS, CsvForm, CsvHeading
 LONGEST_LINE = 1 << 20  # characters examined to find the separator
 BLOCK = 1 << 22  # bytes parsed at once, more than a row may have
 DIVIDERS = ",;\t|"
+# byte order marks; that of UTF-32 begins with that of UTF-16
+_CODECS = dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32")
+_CODECS |= dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16")
 # of Excel, before the header
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
 # a number with a decimal comma, between other marks
@@ -127,12 +130,14 @@ def sniff(path: Path, settings: CsvForm) -> Start:
 
 
 def encoding(start: bytes, settings: CsvForm) -> str:
-    """Return the codec of a file from its first bytes: as set, else UTF-16 if it has a UTF-16 byte
-    order mark.
+    """Return the codec of a file from its first bytes: as set, else by its byte order mark; without
+    one, UTF-16 if every second byte of many is 0, else UTF-8.
     """
-    marked = start[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-    codec = settings.encoding or ("utf-16" if marked else "utf-8")
-    return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(codec, codec)
+    marked = next((codec for mark, codec in _CODECS.items() if start.startswith(mark)), "")
+    zeros = {start[k::2].count(0): codec for k, codec in enumerate(("utf-16-be", "utf-16-le"))}
+    wide = zeros[max(zeros)] if 4 * max(zeros) > len(start) and min(zeros) == 0 else "utf-8"
+    codec = settings.encoding or marked or wide
+    return {"utf-8": "utf-8-sig", "utf-16": marked or "utf-16-le"}.get(codec, codec)
 
 
 def _separator(first: str, second: str, third: str) -> str:

@@ -149,7 +149,7 @@ def in_plane(path: Path, file: ImageFile, values: NDArray[Any], image: ImageFile
 
 
 def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
-    """Return a remark on a segmentation in other coordinates than its image's.
+    """Return remarks on a segmentation in other coordinates than its image's, or on few slices.
 
     Raises DataError for one of another patient; and, of an image without a position, for one of
     other images, or of several.
@@ -167,7 +167,9 @@ def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
         "positions are in other coordinates than those of the image (FrameOfReferenceUID): it may "
         "be the mask of another series"
     )
-    return [note] * (len(references) > 1)
+    slices = image.grid.shape[2] if image.grid and image.path.is_dir() else 0
+    few = f"it was drawn on {len(_sources(dataset))} of {slices} slices; others are background"
+    return [note] * (len(references) > 1) + [few] * (0 < len(_sources(dataset)) < slices)
 
 
 def _require_source(path: Path, dataset: Any, image: ImageFile) -> None:

@@ -108,10 +108,11 @@ def opened(path: Path) -> ImageFile:
         DataError: it cannot be read, with the reason.
         ConfigError: a package is missing.
     """
-    image_format = SERIES if path.is_dir() else by_suffix(path)
+    suffix = path.suffix.lower()
+    image_format = SERIES if path.is_dir() and suffix != ".zarr" else by_suffix(path)
     if image_format is None and is_dicom(path):
         image_format = DICOM
     if image_format is None:
-        reason = BY_SUFFIX.get(path.suffix.lower(), "of no format of images")
+        reason = BY_SUFFIX.get(suffix, "a format that is not read; convert it to PNG or NIfTI")
         raise DataError(f"cannot read the image {path}: its suffix says {reason}")
     return image_format.opened(path)

@@ -34,7 +34,7 @@ def opened(path: Path) -> ImageFile:
         raise DataError(
             f"{path} holds {stored} times {slope} plus {shift}; store whole or real numbers"
         )
-    if len(shape) not in {3, 4, 5} or shape[2] == 1 or (len(shape) == 5 and shape[3] != 1):
+    if len(shape) not in {3, 4, 5} or shape[2] == 1 or (len(shape) == 5 and 1 not in shape[3:]):
         raise DataError(
             f"{path} has shape {shape}; a volume has (x, y, z): save a flat image as PNG or TIFF"
         )

@@ -7,7 +7,7 @@ what is not in its lists: the day of a time, formats of dates, labels of a part 
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed
 from pomona.core.files import opened
+from pomona.core.table import reads_as_number
+from pomona.data.cell_values import plain
 from pomona.data.formats.columns import Columns, number_array, text_array
 from pomona.data.formats.program_dates import Calendar, calendar, clock, dates
+from pomona.data.preprocessing import TableColumn
 from pomona.data.table_settings import StatisticsForm
 
 EXACT = 2**53  # doubles hold every whole number below it
@@ -57,10 +60,10 @@ def read(path: Path, settings: object) -> Columns:
     stored, facts = _parsed(path, function, options.encoding)
     if function == "read_sas7bdat":
         facts.variable_value_labels = _catalogue_labels(path, facts.variable_to_label)
-    by_labels, arrays = options.value_labels == "labels", []
+    arrays = []
     notes: defaultdict[str, list[str]] = defaultdict(list)
     for name, cells in stored.items():
-        array, remarks = _column(name, cells, facts, program, by_labels)
+        array, remarks = _column(name, cells, facts, program, options)
         arrays.append(array)
         for remark, detail in remarks:
             notes[remark].append(f"{name}{detail and f' ({detail})'}")
@@ -133,7 +136,7 @@ def _catalogue_labels(path: Path, formats: dict[str, str]) -> dict[str, dict[Any
 
 
 def _column(
-    name: str, cells: list[Any], facts: Any, program: str, by_labels: bool
+    name: str, cells: list[Any], facts: Any, program: str, options: StatisticsForm
 ) -> tuple[pa.Array, list[Remark]]:
     """Return a column as Arrow: what its format, labels and declared gaps mean; and remarks."""
     storage = facts.readstat_variable_types[name]
@@ -145,7 +148,8 @@ def _column(
         array, remark = _calendar_column(np.where(missing, np.nan, values), period)
         return array, remarks + remark
     labels = facts.variable_value_labels.get(name, {})
-    texts, remark = _labelled(values, missing, labels, by_labels)
+    by_labels, trained = options.value_labels == "labels", options._trained.get(name)
+    texts, remark = _labelled(values, missing, labels, by_labels, trained)
     remarks += remark
     if pattern.startswith(("%tb", "%-tb")):
         remarks.append(("dates of a Stata business calendar are read as numbers", ""))
@@ -218,29 +222,48 @@ def _calendar_column(
 
 
 def _labelled(
-    values: NDArray[Any], missing: NDArray[np.bool_], labels: Mapping[Any, str], by_labels: bool
+    values: NDArray[Any],
+    missing: NDArray[np.bool_],
+    labels: Mapping[Any, str],
+    by_labels: bool,
+    trained: TableColumn | None,
 ) -> tuple[pa.Array | None, list[Remark]]:
     """Return a column by its value labels; None if it is read as stored.
 
     Where only some values have a label (98 = refused, in a column of ages), the column is one of
-    numbers or texts of its own, and keeps them all.
+    numbers or texts of its own, and keeps them all; a column of a model, as in training.
     """
     codes, index = np.unique(values[~missing], return_inverse=True)
     texts = [(labels.get(code) or "").strip() for code in codes.tolist()]
     labelled = [f"{_code(c)} = {t}" for c, t in zip(codes.tolist(), texts, strict=True) if t]
     if not labelled:
         return None, []
-    if len(labelled) < len(texts):
+    if trained and by_labels and trained.kind == "category":
+        texts = _as_in_training(codes, texts, trained.values)
+    elif trained and not all(map(reads_as_number, texts)):
+        return None, []
+    elif len(labelled) < len(texts):
         remark = "columns are read as stored, since only some values have a label; "
         remark += "data.missing_values names gaps"
         return None, [(remark, f"{len(labelled)} of {len(texts)}: {listed(labelled, 3)}")]
-    if not by_labels:
+    elif not by_labels:
         return None, [("codes are read in place of value labels (data.value_labels)", "")]
     cells = np.full(len(values), None, object)
     cells[~missing] = np.array(texts, object)[index]
     shared = [text for text, count in Counter(texts).items() if count > 1]
     detail = f"several codes have the label {listed(shared, 3)}" if shared else ""
     return text_array(cells), [("value labels are read in place of codes", detail)]
+
+
+def _as_in_training(
+    codes: NDArray[Any], texts: Sequence[str], categories: Collection[str]
+) -> list[str]:
+    """Return the categories of codes: their labels, or the codes where training had these."""
+    pairs = zip(map(_code, codes.tolist()), texts, strict=True)
+    return [
+        code if code in categories and plain(text) not in categories else text or code
+        for code, text in pairs
+    ]
 
 
 def _code(code: Any) -> str:

@@ -9,12 +9,13 @@ _CONTENTS = {
     "a whole-slide image; export tiles as PNG or TIFF (OpenSlide, QuPath)": "svs ndpi scn mrxs",
     "a file of a microscope; export it as OME-TIFF (Fiji with Bio-Formats)": "czi lif nd2 oib lsm",
     "a HEIF or AVIF photograph; convert it to PNG or TIFF": "heic heif avif",
-    "a JPEG 2000 image; convert it to PNG or TIFF": "jp2 j2k",
+    "a JPEG 2000, JPEG-LS or JPEG XL image; convert it to PNG or TIFF": "jp2 j2k jls jxl",
+    "a volume in a format that is not read; convert it to NIfTI": "mnc gipl mrc vtk vti",
     "raw data of a camera; develop it to TIFF or PNG": "cr2 nef arw dng",
     "a document; export its pictures as PNG": "pdf docx pptx",
     "a video; export its frames as PNG, in a folder for each video": "mp4 avi mov mkv",
     "NumPy data; store arrays x and y in one .npz file, and set data.path to it": "npy npz",
-    "a file of arrays; store arrays x and y in one .npz file": "mat h5 hdf5 pt",
+    "a file of arrays; store arrays x and y in one .npz file": "mat h5 hdf5 h5ad nc zarr pt",
     "an archive; unpack it": "zip tar 7z rar",
 }
 BY_SUFFIX = {f".{end}": text for text, suffixes in _CONTENTS.items() for end in suffixes.split()}

@@ -66,6 +66,9 @@ def read(settings: Pictures) -> Dataset:
     for path in (root, root / "dataset.json"):
         if path.suffix == ".json" and path.is_file():
             return manifest.decathlon(path, settings)
+    if not root.is_dir() or root.suffix.lower() == ".zarr":
+        text = unread.BY_SUFFIX.get(root.suffix.lower(), "not a folder")
+        raise DataError(f"{root} is {text}; give the folder of the classes, or {manifest.TABLE}")
     levels: Levels = getattr(settings, "folders", ())
     if levels and (levels.count("class") != 1 or max(map(levels.count, ("site", "patient"))) > 1):
         raise ConfigError(
@@ -308,7 +311,7 @@ def _misplaced(root: Path, every: Sequence[FolderFile], levels: Levels) -> list[
             images[location].append(item.path.relative_to(root).as_posix())
     return [
         f"{root}: {len(names)} images lie {location} ({listed(names, 3)}); put them into class "
-        "folders, or elsewhere"
+        f"folders, or elsewhere, or {manifest.TABLE}"
         for location, names in images.items()
     ]
 

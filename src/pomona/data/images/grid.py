@@ -143,6 +143,19 @@ class Grid:
             return None
         return values, tuple(map(int, nearest[:3, 3]))
 
+    def extended(self, image: "Grid", voxels: NDArray[Any]) -> tuple["Grid", NDArray[Any]]:
+        """Return an image's grid and these voxels (i, j, k, ...) on it, 0 elsewhere, if they lie on
+        a part of it; else this grid and the voxels.
+        """
+        if self.oriented and image.oriented and (placed := self.onto(image, voxels)):
+            values, start = placed
+            window = tuple(map(slice, start, np.add(start, values.shape[:3])))
+            extended = np.zeros((*image.shape, *values.shape[3:]), values.dtype)
+            if min(start) >= 0 and extended[window].shape == values.shape:
+                extended[window] = values
+                return image, extended
+        return self, voxels
+
     def matched(self, image: "Grid", voxels: NDArray[Any]) -> NDArray[Any]:
         """Turn voxels (i, j, k, ...) of this grid to z, y, x as the image is turned.
 

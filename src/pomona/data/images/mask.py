@@ -101,7 +101,10 @@ def _placed(
     if len(image.shape) == 3 and values.shape[2:] == (1,):
         values = dicom_segmentation.in_plane(path, file, values, image)
     if image.grid is not None and file.grid is not None:
-        return _on_grid(file.grid, values, image.grid)
+        grid, voxels = file.grid, file.grid.stored(values)
+        if file.segments:
+            grid, voxels = grid.extended(image.grid, voxels)  # 3D Slicer crops to the segments
+        return _on_grid(grid, voxels, image.grid)
     return values, ()
 
 
@@ -151,19 +154,19 @@ def _renumbered(values: NDArray[Any], count: int) -> str:
     return f"; save it with {numbers} in place of {', '.join(f'{v:g}' for v in values[1:])}"
 
 
-def _on_grid(mask: Grid, values: NDArray[Any], image: Grid) -> tuple[NDArray[Any], list[str]]:
-    """Return the values of a mask on the grid of its image, and remarks.
+def _on_grid(mask: Grid, voxels: NDArray[Any], image: Grid) -> tuple[NDArray[Any], list[str]]:
+    """Return the stored voxels of a mask on the grid of its image, and remarks.
 
     Raises DataError if the grids differ.
     """
     if (mask.oriented and image.oriented) or mask.shape != image.shape:
-        return mask.matched(image, mask.stored(values)), []
+        return mask.matched(image, voxels), []
     silent, oriented = ("mask", "image") if image.oriented else ("image", "mask")
     note = (
         f"the {silent} does not state its orientation in the patient: its axes are taken to be "
         f"those of the {oriented}"
     )
-    return image.turned(mask.stored(values)), [note] * (mask.oriented != image.oriented)
+    return image.turned(voxels), [note] * (mask.oriented != image.oriented)
 
 
 def _rounded(values: NDArray[Any], step: float) -> tuple[NDArray[Any], tuple[str, ...]]:

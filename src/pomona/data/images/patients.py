@@ -14,14 +14,16 @@ from pomona.data.formats import image_formats
 
 # x_mask.png, x_mask_1.png and x-seg.nii.gz of an image x; labelsTr/ and ground_truth/, after "_"
 MASK = re.compile(
-    r"(.*)[-_. ](?:masks?|seg(?:mentations?)?|labels?(?:tr|ts)?|gt|ground_?truth|anno(?:tations?)?"
+    r"(.*)[-_. ](?:masks?|seg(?:mentations?)?(?:class|object)?|labels?(?:tr|ts)?|gt(?:fine)?"
+    r"|ground_?truth|anno(?:tations?)?"
     r"|(?:\d[a-z]{2}_?)?manual)(?:[-_. ]?\d+)?",
     re.IGNORECASE,
 )
 # P01_2, 17-left, la_003_0000 and img5_rot90: one of several images of P01, 17, la_003 and img5
 NUMBERED = re.compile(
     r"^(.*\d.*?)[-_ ](?:\d{1,4}|left|right|(?:slice|frame|view|patch|tile|aug|rot|[hv]?flip|crop)"
-    r"[a-z]*_?\d*)$",
+    # sequences, and what dcm2niix makes of one series
+    r"[a-z]*_?\d*|[ceit]\d{1,5}|t[12]\w*|flair|adc|dwi|ph|real|imaginary|(?:eq|tilt|roi)_?\d+)$",
     re.IGNORECASE,
 )
 FEWEST = 10  # names of several images: fewer may be years or cameras
@@ -189,11 +191,12 @@ def _masks(stems: Mapping[Path, str]) -> Iterator[Path]:
     masks, images = dict[Path, str](), set[tuple[Path, str]]()
     for path, stem in stems.items():
         match = MASK.fullmatch(stem)
-        if match or MASK.fullmatch(f"_{path.parent.name}"):
+        folders = (f"_{path.parent.name}", f"_{path.parent.parent.name}")
+        if match or any(map(MASK.fullmatch, folders)):
             masks[path] = match[1] if match else stem
         else:  # x_mask may also be of x_t1 and x_t2
             names = {stem, stem.rpartition("_")[0]}
-            images |= {(folder, name) for folder in path.parents[:2] for name in names}
+            images |= {(folder, name) for folder in path.parents[:3] for name in names}
     for path, name in masks.items():
-        if images & {(folder, name) for folder in path.parents[:2]}:
+        if images & {(folder, name) for folder in path.parents[:3]}:
             yield path

@@ -18,6 +18,7 @@ CHECKS = (
     answers.categories,
     answers.codes,
     labels.copies,
+    columns.concepts,
     columns.identifiers,
     columns.rounded,
     columns.constant,

@@ -68,6 +68,16 @@ def identifiers(cells: Cells) -> list[str]:
     ]
 
 
+def concepts(cells: Cells) -> list[str]:
+    """Warn about codes of OMOP that count as numbers: they name what each row measures."""
+    names = [name for _, name in cells.columns("number") if name.casefold().endswith("_concept_id")]
+    line = (
+        f"columns of OMOP's codes that are read as numbers: {listed(names)}; if a person has a row "
+        "for each measurement, make it a column for each, else name them in data.categories"
+    )
+    return [line] if names else []
+
+
 def rounded(cells: Cells) -> list[str]:
     """Warn about columns whose numbers are all too large for a double to tell neighbours apart."""
     lowest = np.fmin.reduce(cells.extremes[1])
@@ -152,9 +162,10 @@ def _totals(columns: Iterable[NDArray[Any]]) -> str:
         values, last = without_gaps(column[:-1]), column[-1]
         if len(values) and not np.isnan(last):
             total, deviation = values.sum(), values.std()
-            is_mean = abs(last - values.mean()) <= 0.02 * deviation
-            fits &= abs(last - total) <= 1e-3 * abs(total), is_mean
-            counts += last > values.max(), deviation > 0 and last not in values
+            distance = abs(last - values.mean())
+            fits &= abs(last - total) <= 1e-3 * abs(total), distance <= 0.02 * deviation
+            weight = 1.5 if distance <= 0.005 * deviation else 1  # two rounded means are enough
+            counts += last > values.max(), weight * (deviation > 0 and last not in values)
         if not fits.any():
             break
     return next(compress(FEWEST, fits & (counts >= [*FEWEST.values()])), "")
