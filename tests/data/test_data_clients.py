@@ -55,7 +55,7 @@ def test_what_cannot_be(tmp_path):
     (images := tmp_path / "images").mkdir()
     arrays, table = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
     for settings, message in (
-        (data_settings(clients=(arrays, table)), "all as .npz, or all as tables"),
+        (data_settings(clients=(arrays, table)), "all as .npz or as tables"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
@@ -65,7 +65,7 @@ def test_what_cannot_be(tmp_path):
         ((arrays, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
         (
             (arrays, ClientFiles(name="two", train=images)),
-            "is a folder; images of a client come as one .npz",
+            "is a folder; images of a client are one .npz",
         ),
         (
             (

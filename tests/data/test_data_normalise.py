@@ -139,12 +139,7 @@ def test_what_does_not_fit_is_said():
 
 def test_moments_of_training_rows_are_a_release_under_privacy():
     accepted = ["sample-counts", "metrics", "class-names", "training-loss", "unlimited-epsilon"]
-    private = {
-        "noise_multiplier": 1.0,
-        "max_grad_norm": 1.0,
-        "delta": 1e-3,
-        "acknowledge": accepted,
-    }
+    private = {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-3, "acknowledge": accepted}
     with pytest.raises(ConfigError, match=r"not covered by privacy: feature-moments"):
         Scenario.prepare(resolve({**TREE, "privacy": private}))
     data = {**TREE["data"], "normalise": {"shift": [0], "scale": [1000]}}

@@ -112,8 +112,8 @@ def test_a_table_that_is_wrong_says_where(tmp_path, row, message):
         ([[1, 1], [-1, 0]], r"1 rows hold times that are not above 0, first row 1"),
         ([[1, 1], [np.nan, 0]], r"1 rows hold NaN"),
         ([[1, 1], [2, 0.5]], r"1 rows hold events other than 0 and 1, first row 1"),
-        ([1.0, 2.0], r"survival needs \(N, 2\), the time and the event"),
-        ([[1, 1, 0], [2, 0, 1]], r"survival needs \(N, 2\), the time and the event"),
+        ([1.0, 2.0], r"survival needs \(N, 2\), time and event"),
+        ([[1, 1, 0], [2, 0, 1]], r"survival needs \(N, 2\), time and event"),
     ],
 )
 def test_arrays_that_are_wrong_say_where(tmp_path, y, message):

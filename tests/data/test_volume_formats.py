@@ -143,12 +143,12 @@ def segments_of_slicer(tmp):
     mask = masks.read(tmp / "m.seg.nrrd", file, names)
     np.testing.assert_array_equal(mask.classes, expected)
     assert mask.notes == ()
-    part = image[1:, 1:, :2]  # as Slicer crops
+    cropped = image[1:, 1:, :2]  # as Slicer crops
     for key in image.GetMetaDataKeys():
-        part.SetMetaData(key, image.GetMetaData(key))
-    sitk.WriteImage(part, str(tmp / "c.seg.nrrd"))
-    part = np.pad(values[:2, 1:, 1:], ((0, 1), (1, 0), (1, 0)))
-    expected = np.array([0, 2, 1], np.uint8)[file.grid.turned(part.T)]
+        cropped.SetMetaData(key, image.GetMetaData(key))
+    sitk.WriteImage(cropped, str(tmp / "c.seg.nrrd"))
+    inside = np.pad(np.ones((4, 3, 2), np.uint8), ((1, 0), (1, 0), (0, 1)))
+    expected = expected * file.grid.turned(inside)
     np.testing.assert_array_equal(masks.read(tmp / "c.seg.nrrd", file, names).classes, expected)
     mask = masks.read(tmp / "m.seg.nrrd", file, ("a", "b", "c"))
     assert "by number" in mask.notes[0]

@@ -115,8 +115,8 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("age,dose,weight,ward\n3,5,1,2\n", "unknown weight, ward"),
         ("weight,height\n1,2\n", "missing age, dose; unknown weight, height"),
         ("age,age,dose\n1,2,3\n", "unknown age (2)"),
-        ("3,5,1\n", "3 columns, but the model takes 2 (age, dose); give a header with their names"),
-        ("3\n", "1 columns, but the model takes 2"),
+        ("3,5,1\n", "3 columns, the model takes 2 (age, dose); give a header with their names"),
+        ("3\n", "1 columns, the model takes 2"),
         ("age,dose\n3,5\n1,2,3\n1\n", "line 3: 3 cells, not 2"),
         (
             "age,dose\n3,x\n1,nan\n",

@@ -86,7 +86,7 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
     for file, message in (
         (
             write_nifti(tmp_path / "o.nii", x[0, :4]),
-            r"o.nii has shape \(4, 4, 3, 1\), but the model takes \(5, 4, 3, 1\)",
+            r"o.nii has shape \(4, 4, 3, 1\), the model takes \(5, 4, 3, 1\)",
         ),
         (
             write_nifti(tmp_path / "h.nii", x[0] + np.float32(1e6)),

@@ -222,17 +222,14 @@ def test_markers_of_gaps_below_a_column_that_spreads_widely_are_noted(tmp_path):
     rows.assign(y=np.arange(200) % 2).to_csv(tmp_path / "rows.csv", index=False)
     data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
     run = pomona.run(method="fedavg", data=data, clients=2, rounds=1, lr=0.1)
-    cells = {
-        "ldh": [50, 120, 300, -9, -9],
-        "age": [40, 45, 50, 77, 77],
-        "change": [-1, -1, 2, 5, 8],
-    }
+    cells = {"ldh": [50, 70, 300, -9, -9], "age": [40, 45, 50, 77, 77], "change": [-1, -1, 2, 5, 8]}
     note = read(pd.DataFrame(cells), PersonalModel.of(run, 0).about).note
     assert note.count("far from the other") == 1
     assert "column ldh: 2 of 5 rows have -9, far from the other" in note
     one = pd.DataFrame({name: values[3:4] for name, values in cells.items()} | {"change": -9})
     note = read(one, PersonalModel.of(run, 0).about).note
-    assert note.startswith("column ldh: 1 of 1 rows have -9, far below") and "change" not in note
+    assert note.startswith("column ldh: 1 of 1 rows have -9, far below most")
+    assert "change" not in note
 
 
 def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):

@@ -30,8 +30,7 @@ def read(settings: FilesByClient) -> Dataset:
     """
     if not settings.clients:
         raise ConfigError(
-            "data 'clients' needs files: add a section data.clients with a name and a train file "
-            "for each"
+            "data 'clients' needs files: add a section data.clients with name and train file"
         )
     files = [
         (client, role, expanded(path))
@@ -70,8 +69,7 @@ def _require_same_form(paths: Sequence[Path]) -> None:
     if not (all(arrays) or all(tables)):
         suffixes = sorted({path.suffix.lower() or "no suffix" for path in paths})
         raise ConfigError(
-            f"the files of data.clients end in {', '.join(suffixes)}; give all as .npz, or all as "
-            "tables (.parquet, CSV)"
+            f"the files of data.clients end in {', '.join(suffixes)}; give all as .npz or as tables"
         )
 
 
@@ -86,8 +84,7 @@ def _shared(files: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> lis
         if (names[owner], split) != (names[client], role) and split == 0:
             second = f"the {SPLITS[role]} rows of {names[client]}"
             lines.append(
-                f"{path} contains the train rows of {names[owner]} and {second}; give each its "
-                "own file"
+                f"{path} contains the train rows of {names[owner]} and {second}; give each a file"
             )
     return lines
 
@@ -100,10 +97,7 @@ def _fault(path: Path) -> str:
     if path.is_dir() and formats.part_files(path):
         return ""
     if path.is_dir():
-        return (
-            f"{path} is a folder; images of a client come as one .npz with arrays x and y, see "
-            "the guide to own data"
-        )
+        return f"{path} is a folder; images of a client are one .npz with arrays x and y"
     try:
         file(workbook(path)[0])
     except DataError as fault:

@@ -52,9 +52,8 @@ def require_all_frames(every_rows: Sequence[Rows]) -> bool:
     framed_rows, nameless = every_rows[framed.index(True)], every_rows[framed.index(False)]
     columns = Frame.from_table(framed_rows.x, framed_rows.location()).names
     raise DataError(
-        f"{nameless.location()}: x is a {type(nameless.x).__name__} without column names, but "
-        f"that of {framed_rows.location()} has {listed(columns, 8)}; give frames with these "
-        "columns for all"
+        f"{nameless.location()}: x is a {type(nameless.x).__name__} without column names, but that "
+        f"of {framed_rows.location()} has {listed(columns, 8)}; give frames with these"
     )
 
 

@@ -79,8 +79,7 @@ def _read(path: Path, names: Collection[str]) -> Reply:
         raise
     except Exception as fault:  # NumPy parses headers as Python, and raises whatever that raises
         raise DataError(
-            f"cannot read {source} ({worded(fault)}); write numbers or texts with numpy.savez, "
-            "since pickle is never read"
+            f"cannot read {source} ({worded(fault)}); use numpy.savez: pickle is never read"
         ) from fault
     _require_readable(path, every, arrays)
     texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
@@ -152,14 +151,12 @@ def _names_of_rows(
     for (stored, suffix), count in zip(splits, counts, strict=True):
         if role + suffix not in stored.names:
             raise DataError(
-                f"{stored.path} has no array {role + suffix!r}, but others have; give every part "
-                "one, or none"
+                f"{stored.path} has no array {role + suffix!r}, others have; give all one, or none"
             )
         array = stored[role + suffix]
         if array.shape != (count,) or array.dtype.kind == "f":
             raise DataError(
-                f"{array.source} is {array.dtype} {array.shape}; give {count} whole numbers or "
-                "texts"
+                f"{array.source} is {array.dtype} {array.shape}; give {count} numbers or texts"
             )
         names += map(cell_values.name, map(str, array.values.tolist()))
     return names

@@ -91,10 +91,7 @@ def pair(values: Any, source: str) -> Pair:
         (x_key, y_key), unused = _keys(values, source)
         return _pair_of(values[x_key], values[y_key], source, unused)
     if is_frame(values) and not isinstance(values, Sequence):
-        raise DataError(
-            f"{source}: a frame alone has no labels; give (frame, y), or name their column in "
-            "label_column"
-        )
+        raise DataError(f"{source}: a frame alone has no labels; give (frame, y), or label_column")
     if _is_pair(values):
         return _pair_of(values[0], values[1], source)
     return _pair_of_items(values, source)
@@ -180,8 +177,7 @@ def _input_key(item: Mapping[Any, Any], source: str) -> Any:
     if len(keys) != 1:
         raise DataError(
             f"{source} is a dictionary with the keys {listed([str(key) for key in item], 8)}; name "
-            f"the input one of {listed(INPUTS, 8)}, or give columns as a frame: "
-            f"pandas.DataFrame({source})"
+            f"the input one of {listed(INPUTS, 8)}, or give a frame: pandas.DataFrame({source})"
         )
     return keys[0]
 

@@ -261,6 +261,5 @@ def _crash(number: int, source: object) -> CrashError:
         )
     name = signal.Signals(number).name if number in {*signal.Signals} else str(number)
     return CrashError(
-        f"{source}: the library that reads it crashed ({name}); check the file, or write it again "
-        "with another program"
+        f"{source}: the library that reads it crashed ({name}); write it with another program"
     )

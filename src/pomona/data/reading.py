@@ -57,8 +57,7 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
     )
     if not callable(reader):
         raise ConfigError(
-            f"{settings.name} is not a function; give a module:function that takes the data "
-            "settings"
+            f"{settings.name} is not a function; give a module:function that takes settings"
         )
     dataset_read = _adopted(reader(settings), settings)
     dataset_read = without_repeats(dataset_read, settings.duplicates, settings.memory_share)

@@ -149,9 +149,10 @@ class StatisticsForm(TextEncoding):
         """Return settings by which the columns of a model are read as in training, whichever of
         their labelled values occur.
         """
-        form = self.model_copy()
-        form._trained = {column.name: column for column in columns}
-        return form
+        settings = self.model_copy()
+        if self.value_labels == "labels":
+            settings._trained = {column.name: column for column in columns}
+        return settings
 
 
 class StatisticsFormat(StatisticsForm, DataSettings):

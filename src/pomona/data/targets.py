@@ -65,8 +65,7 @@ def _learnt(
     if not y[:, 1].any():
         raise DataError(
             f"{dataset.name}: none of the {len(rows)} training rows has an event (1), all are "
-            "censored; give rows with "
-            "events, or look at the order of data.label_columns: time, event"
+            "censored; give rows with events, or look at data.label_columns: time, event"
         )
     learned = learn_before(dataset, rows, training) if learn_before else dataset
     return replace(
@@ -132,8 +131,7 @@ def _masks(arrays: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...])
 def _real(y: NDArray[Any], targets_type: Targets, source: str) -> NDArray[np.float32]:
     if y.dtype.kind not in "biuf" or y.ndim not in {1, 2}:
         raise DataError(
-            f"{source}: targets are {y.dtype} {y.shape}; {targets_type} needs numbers (N,) or "
-            "(N, K)"
+            f"{source}: y is {y.dtype} {y.shape}; {targets_type} needs numbers (N,) or (N, K)"
         )
     with np.errstate(over="ignore"):
         real = (y if y.ndim == 2 else y[:, None]).astype(np.float32)
@@ -254,8 +252,7 @@ def _above(
     names = settings.classes
     if settings.targets != "classes" or len(names) not in {0, 2}:
         raise ConfigError(
-            "data.label_above makes two classes of a label column; name both or none in "
-            "data.classes"
+            "data.label_above makes two classes of a column; name both or none in data.classes"
         )
     values = column.numbers()
     classes = names or (f"{column.heading} <= {bound:g}", f"{column.heading} > {bound:g}")

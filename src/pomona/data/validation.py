@@ -107,8 +107,7 @@ def times(y: NDArray[Any], source: str) -> None:
     """Raise DataError unless targets (N, 2) are times above 0 and event flags 0 or 1."""
     if y.ndim != 2 or y.shape[1] != 2:
         raise DataError(
-            f"{source}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or "
-            "1)"
+            f"{source}: targets are {y.shape}; survival needs (N, 2), time and event (0, 1)"
         )
     _refuse_rows(y[:, :1], lambda block: ~(block > 0), source, "hold times that are not above 0")
     flags(y[:, 1:], source, "events")
@@ -271,10 +270,7 @@ def _names(dataset: Dataset) -> Iterator[str]:
             listing = ", ".join(map(repr, names[:6]))
             yield f"{count} {title}, but the names {listing}; give each its own name"
         if title != "words" and any(not 1 <= len(name) <= LONGEST_NAME for name in names):
-            yield (
-                f"the name of one of the {title} is empty or longer than {LONGEST_NAME} "
-                "characters; give another"
-            )
+            yield (f"a name of the {title} is empty or longer than {LONGEST_NAME} characters")
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:

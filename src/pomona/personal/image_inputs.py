@@ -109,8 +109,7 @@ def _decoded(file: ImageFile, metadata: ModelMetadata) -> NDArray[Any]:
         len(sides) == 3 and file.shape[:-1] != sides
     ):
         raise DataError(
-            f"{file.path} has shape {file.shape}, but the model takes {metadata.sample_shape}; "
-            "give it that shape"
+            f"{file.path} has shape {file.shape}, the model takes {metadata.sample_shape}"
         )
     x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, metadata.window)
     if (x.dtype == np.uint8) != (metadata.dtype == "uint8"):
@@ -161,8 +160,7 @@ def _grid_differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
         notes.append(
             "the model was trained on volumes without an orientation in the patient (arrays, or "
             "files that do not state it); this one has one and is turned (z to the head, y to the "
-            "front, x to the right): the answer is wrong unless the training volumes had these "
-            "axes"
+            "front, x to the right): the answer is wrong unless training volumes had these"
         )
     if not metadata.spacings or not file.spacing:
         return notes
@@ -193,8 +191,7 @@ def _as_trained(
         rounded = np.rint(x)
         if (largest := float(np.abs(rounded - x).max(initial=0))) > 0:
             notes.append(
-                f"real numbers, rounded by up to {largest:.2g} to whole ones ({metadata.dtype}) as "
-                "in the training"
+                f"real numbers, rounded by up to {largest:.2g} to {metadata.dtype}, as in training"
             )
         x = rounded
     return image_arrays.as_type(x, metadata.dtype, str(path)), notes

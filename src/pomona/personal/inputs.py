@@ -183,8 +183,7 @@ def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
         ).astype(np.float32)
     if stored.dtype.kind not in "iu":
         raise DataError(
-            f"{stored.source} is {stored.dtype}; tokens are whole numbers from 0 to "
-            f"{metadata.vocabulary - 1}"
+            f"{stored.source} is {stored.dtype}; tokens are whole numbers to {metadata.vocabulary - 1}"
         )
     tokens = (
         concatenated([stored], row, np.int64, MEMORY_SHARE)
@@ -198,8 +197,7 @@ def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
 def _records(path: Source, metadata: ModelMetadata, extra: ExtraColumns) -> Samples:
     if metadata.kind == "image":
         raise DataError(
-            f"{path}: the model takes images of shape {metadata.sample_shape}; give image or .npz "
-            "files"
+            f"{path}: the model takes images of shape {metadata.sample_shape}; give images or .npz"
         )
     table = opened(path, metadata)
     columns, note = _matched(table, metadata, extra)
@@ -216,8 +214,9 @@ def _records(path: Source, metadata: ModelMetadata, extra: ExtraColumns) -> Samp
 
 def opened(path: Source, metadata: ModelMetadata) -> TableSource:
     """Open a file or frame with its format as in training. Raises as ``tables.source.opened``."""
-    form = metadata.form.for_model(metadata.preprocessing.columns if metadata.preprocessing else ())
-    return source.opened([path], form, lambda names: _names_columns(names, metadata))[0]
+    columns = metadata.preprocessing.columns if metadata.preprocessing else ()
+    settings = metadata.form.for_model(columns)
+    return source.opened([path], settings, lambda names: _names_columns(names, metadata))[0]
 
 
 def _numbers(
@@ -323,8 +322,7 @@ def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, .
         if columns:
             remedy = "give a header with their names"
         raise DataError(
-            f"{table.path} has {len(table.names)} columns, but the model takes {count}{names}; "
-            f"{remedy}"
+            f"{table.path} has {len(table.names)} columns, the model takes {count}{names}; {remedy}"
         )
     reason = "the model has no names of columns" if table.header else "the file has no header"
     note = f"{table.path}: {reason}; its columns are taken in the order of the training{names}"

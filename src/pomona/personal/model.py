@@ -125,8 +125,7 @@ class PersonalModel:
         number = names.index(client) if isinstance(client, str) else client
         if number not in [*result.models]:  # without reading them
             raise DataError(
-                f"client {client} has no model: it is not in this run, never took part, or its "
-                "model was removed"
+                f"client {client} has no model: it is not in this run, or never took part"
             )
         if result.folder:
             return cls.load(model_path(result.folder, number), own_code)
@@ -206,8 +205,7 @@ class PersonalModel:
         )
         if not outputs.isfinite().all():
             raise DataError(
-                "the model's outputs are not finite; the samples are too different from its "
-                "training data"
+                "the model's outputs are not finite; the samples are too unlike its training"
             )
         return outputs
 
@@ -260,7 +258,4 @@ def _require_offset(x: NDArray[np.generic], metadata: ModelMetadata) -> None:
     if offset_not_subtracted.any():
         column = int(offset_not_subtracted.argmax())
         name = metadata.columns[column] if metadata.columns else column
-        raise DataError(
-            f"x is float32, which is too coarse for the values of column {name}; give float64, as "
-            "in training"
-        )
+        raise DataError(f"x is float32, too coarse for column {name}; give float64, as in training")

@@ -100,11 +100,7 @@ def test_the_label_from_finer_codes_and_gaps():
     finer = np.where(frame.y == "ill", draw.integers(1, 5, 240), 0)
     one(notes(frame.assign(stage=finer)), "column stage gives the label away")
     cause = np.where(frame.y == "ill", draw.random(240), np.nan)
-    one(
-        notes(frame.assign(cause=cause), missing="median"),
-        "column cause gives the label away",
-        "empty",
-    )
+    one(notes(frame.assign(cause=cause), missing="median"), "cause gives the label away", "empty")
 
 
 def test_features_that_are_a_target_in_another_unit_and_the_time_or_the_event():
@@ -118,10 +114,7 @@ def test_features_that_are_a_target_in_another_unit_and_the_time_or_the_event():
     frame["event"] = draw.integers(0, 2, 240)
     survival = {"label_column": None, "label_columns": ["y", "event"], "targets": "survival"}
     assert notes(frame, **survival) == []
-    one(
-        notes(frame.assign(days=frame.y), **survival),
-        "column days gives the time to the event away",
-    )
+    one(notes(frame.assign(days=frame.y), **survival), "days gives the time to the event away")
     one(notes(frame.assign(died=frame.event), **survival), "column died gives the event away")
     flags = {"label_column": None, "label_columns": ["event", "other"], "targets": "multilabel"}
     frame["other"] = draw.integers(0, 2, 240)
@@ -137,10 +130,7 @@ def test_identifiers_and_counters():
         notes(frame.assign(pid=np.arange(240)[::-1] + 2**22)),
         "different whole number in every row: 'pid'",
     )
-    one(
-        notes(frame.assign(mrn=2**53 + np.arange(240))),
-        "16 digits and more, which are rounded: mrn",
-    )
+    one(notes(frame.assign(mrn=2**53 + np.arange(240))), "16 digits and more, which are rounded")
     both = frame.assign(pid=np.arange(240), line=np.arange(240) + 7)
     one(notes(both), "different whole number in every row: 'pid', 'line'")
     one(
@@ -168,9 +158,7 @@ def test_a_column_that_is_empty_in_the_rows_with_a_label():
     labs = patients().assign(y=None, age=np.nan, sodium=np.nan)
     visits = patients().assign(crp=np.nan)
     lines = notes(pd.concat([labs, visits]), unlabelled="drop", missing="median")
-    assert any(
-        "column crp: no value in any of the 240 rows that are kept" in line for line in lines
-    )
+    assert any("column crp: no value in any of the 240 rows" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -287,11 +275,7 @@ def test_units_of_files_by_client_of_two_and_of_small_clients(tmp_path):
 def test_temperatures_starts_of_counting_and_rows_in_another_unit():
     frame, draw = patients(), np.random.default_rng(1)
     frame["temperature"] = draw.normal(37, 0.7, 240).round(1)
-    one(
-        notes(at(frame, "East", "temperature", lambda t: t * 1.8 + 32)),
-        "column temperature",
-        "East",
-    )
+    one(notes(at(frame, "East", "temperature", lambda t: t * 1.8 + 32)), "temperature", "East")
     frame["temperature"] = draw.integers(18000, 19000, 240)
     one(notes(at(frame, "East", "temperature", lambda t: t + 25569)), "column temperature", "East")
     frame["temperature"] = draw.normal(75, 12, 240).round(1)
@@ -400,15 +384,8 @@ def test_dates():
         ),
         "no day after the 12th at East",
     )
-    one(
-        dated(lambda k, _: day(k) if k % 9 else "1900-01-01"),
-        "column day: 1900-01-01 in 27 rows",
-        '["1900-01-01"]',
-    )
-    one(
-        dated(lambda k, _: day(k) if k % 50 else f"00{10 + k % 10}-03-04"),
-        "5 dates are before 1880",
-    )
+    one(dated(lambda k, _: day(k) if k % 9 else "1900-01-01"), "1900-01-01 in 27 rows", '["1900-')
+    one(dated(lambda k, _: day(k) if k % 50 else f"00{10 + k % 10}-03-04"), "dates are before 1880")
 
 
 def test_time_zones_at_one_client():
@@ -443,9 +420,7 @@ def test_times_of_a_split_of_which_some_have_a_time_zone():
 def test_identifiers_that_repeat_now_and_then():
     frame = patients().assign(patient=np.minimum(np.arange(240) + 1000, 1229))
     lines = notes(frame)
-    assert any(
-        "identifiers that repeat: patient (230 values in 240 rows)" in line for line in lines
-    )
+    assert any("that repeat: patient (230 values in 240 rows)" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +450,7 @@ def test_damaged_names_of_categories_classes_and_clients():
 def test_patients_of_several_clients():
     frame = patients().assign(who=[f"P{k // 2}" for k in range(240)])
     lines = notes(frame, group_column="who")
-    one(lines, "who: values that occur at several clients", "each: 120")
+    one(lines, "who: values at several clients", "patients: 120")
 
 
 TABLES = Path("multicentre_tables")

@@ -100,10 +100,9 @@ def repeating_records(names: Sequence[str], records: pa.ChunkedArray) -> list[st
     if not repeats or compute.count_distinct(records).as_py() == len(records):
         return []
     return [
-        f"several rows for each {names[0]}, as REDCap exports events and repeating instruments "
-        f"({listed(repeats)}): export one event or instrument, or keep its rows by "
-        "data.unlabelled=drop if they alone have the label; rows of a record stay together by "
-        f"data.group_column='{names[0]}'"
+        f"several rows for each {names[0]}, as REDCap exports instruments ({listed(repeats)}): "
+        "export one event or instrument, or keep its rows by data.unlabelled=drop where they have "
+        f"the label; rows of a record stay together by data.group_column='{names[0]}'"
     ]
 
 

@@ -168,8 +168,10 @@ def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
         "be the mask of another series"
     )
     slices = image.grid.shape[2] if image.grid and image.path.is_dir() else 0
-    few = f"it was drawn on {len(_sources(dataset))} of {slices} slices; others are background"
-    return [note] * (len(references) > 1) + [few] * (0 < len(_sources(dataset)) < slices)
+    note_on_slices = (
+        f"it was drawn on {len(_sources(dataset))} of {slices} slices; others are background"
+    )
+    return [note] * (len(references) > 1) + [note_on_slices] * (0 < len(_sources(dataset)) < slices)
 
 
 def _require_source(path: Path, dataset: Any, image: ImageFile) -> None:
@@ -242,8 +244,7 @@ def _placed(
     placed = plane.onto(grid, classes.T[:, :, np.newaxis])
     if placed is None:
         raise DataError(
-            f"the mask {path}: {spot.name} does not lie on the voxels of {grid.path}; save it on "
-            "the grid of the image"
+            f"the mask {path}: {spot.name} does not lie on the voxels of {grid.path}; save it there"
         )
     values, start = placed
     end = np.add(start, values.shape)

@@ -178,9 +178,8 @@ def _notes(header: Any) -> Iterator[str]:
     """Yield remarks on what the header says about the values and is not applied."""
     if display := _display_settings(header):
         yield (
-            f"the header's {', '.join(display)} is for display and not applied: values are those "
-            "of the modality (after slope and intercept, or Modality LUT); data.window applies one "
-            "window to all"
+            f"the header's {', '.join(display)} is not applied: values are those of the modality "
+            "(after slope and intercept, or Modality LUT); data.window applies one window to all"
         )
     if any(tag in header for tag in OVERLAYS):
         yield "overlays (graphics over the image) are not read"

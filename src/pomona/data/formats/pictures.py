@@ -204,13 +204,11 @@ def _require_clear(path: Path, image: Image.Image) -> None:
     """Raise DataError for several pictures, and for pixels that Pillow reads wrongly."""
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise DataError(
-            f"{path} contains several pictures, of which only one would be read; save each in its "
-            "own file"
+            f"{path} contains several pictures, of which only one would be read; save each alone"
         )
     if image.format in {"JPEG", "MPO"} and image.mode == "CMYK" and "adobe" not in image.info:
         raise DataError(
-            f"{path} is CMYK, without the marker that says whether it is inverted; convert it to "
-            "RGB"
+            f"{path} is CMYK, and does not say whether it is inverted; convert it to RGB"
         )
     row = (image.width + 31) // 32 * 4  # bytes of pixels of 1 bit
     if image.format == "BMP" and image.mode == "1" and _decoder(image)[1] != row:

@@ -265,8 +265,7 @@ def _lost(path: Path, sheet: Sheet) -> list[str]:
         return []
     content = "cells with an error (#N/A)" + " and merged cells" * (sheet.merged is None)
     return [
-        f"{content} look like empty cells in {path.suffix}: all are gaps; save as .xlsx to "
-        "distinguish them"
+        f"{content} look like empty cells in {path.suffix}: all are gaps; save as .xlsx to tell"
     ]
 
 

@@ -7,7 +7,7 @@ what is not in its lists: the day of a time, formats of dates, labels of a part 
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,8 @@ def _column(
         array, remark = _calendar_column(np.where(missing, np.nan, values), period)
         return array, remarks + remark
     labels = facts.variable_value_labels.get(name, {})
-    by_labels, trained = options.value_labels == "labels", options._trained.get(name)
-    texts, remark = _labelled(values, missing, labels, by_labels, trained)
+    labels = _labels_in_training(options._trained.get(name), labels, values[~missing])
+    texts, remark = _labelled(values, missing, labels, options.value_labels == "labels")
     remarks += remark
     if pattern.startswith(("%tb", "%-tb")):
         remarks.append(("dates of a Stata business calendar are read as numbers", ""))
@@ -221,49 +221,45 @@ def _calendar_column(
     return array, [("dates before year 1 or after year 9999 are gaps", detail)]
 
 
+def _labels_in_training(
+    column: TableColumn | None, labels: Mapping[Any, str], codes: NDArray[Any]
+) -> Mapping[Any, str]:
+    """Return a text for each code, as a model's column was read in training: by label, or as stored
+    where it has numbers, or categories that are codes.
+    """
+    if column is None or not labels:
+        return labels
+    if column.kind != "category":
+        return labels if all(map(reads_as_number, labels.values())) else {}
+    texts = {k: (labels.get(k) or "").strip() or _code(k) for k in np.unique(codes).tolist()}
+    stored = {_code(code): code for code, text in texts.items() if plain(text) not in column.values}
+    return texts | {code: text for text, code in stored.items() if text in column.values}
+
+
 def _labelled(
-    values: NDArray[Any],
-    missing: NDArray[np.bool_],
-    labels: Mapping[Any, str],
-    by_labels: bool,
-    trained: TableColumn | None,
+    values: NDArray[Any], missing: NDArray[np.bool_], labels: Mapping[Any, str], by_labels: bool
 ) -> tuple[pa.Array | None, list[Remark]]:
     """Return a column by its value labels; None if it is read as stored.
 
     Where only some values have a label (98 = refused, in a column of ages), the column is one of
-    numbers or texts of its own, and keeps them all; a column of a model, as in training.
+    numbers or texts of its own, and keeps them all.
     """
     codes, index = np.unique(values[~missing], return_inverse=True)
     texts = [(labels.get(code) or "").strip() for code in codes.tolist()]
     labelled = [f"{_code(c)} = {t}" for c, t in zip(codes.tolist(), texts, strict=True) if t]
     if not labelled:
         return None, []
-    if trained and by_labels and trained.kind == "category":
-        texts = _as_in_training(codes, texts, trained.values)
-    elif trained and not all(map(reads_as_number, texts)):
-        return None, []
-    elif len(labelled) < len(texts):
+    if len(labelled) < len(texts):
         remark = "columns are read as stored, since only some values have a label; "
         remark += "data.missing_values names gaps"
         return None, [(remark, f"{len(labelled)} of {len(texts)}: {listed(labelled, 3)}")]
-    elif not by_labels:
+    if not by_labels:
         return None, [("codes are read in place of value labels (data.value_labels)", "")]
     cells = np.full(len(values), None, object)
     cells[~missing] = np.array(texts, object)[index]
     shared = [text for text, count in Counter(texts).items() if count > 1]
     detail = f"several codes have the label {listed(shared, 3)}" if shared else ""
     return text_array(cells), [("value labels are read in place of codes", detail)]
-
-
-def _as_in_training(
-    codes: NDArray[Any], texts: Sequence[str], categories: Collection[str]
-) -> list[str]:
-    """Return the categories of codes: their labels, or the codes where training had these."""
-    pairs = zip(map(_code, codes.tolist()), texts, strict=True)
-    return [
-        code if code in categories and plain(text) not in categories else text or code
-        for code, text in pairs
-    ]
 
 
 def _code(code: Any) -> str:

@@ -35,10 +35,7 @@ LOSSY = re.compile("JPEG(?!2000)|OJPEG|ALT_JPEG|WEBP|LERC")
 WAVELETS = re.compile(rb"\xff\x52.{11}(.)", re.DOTALL)
 MM = {"nm": 1e-6, "um": 1e-3, "µm": 1e-3, "μm": 1e-3, "micron": 1e-3, "mm": 1.0, "cm": 10.0}
 MM |= {"m": 1e3, "inch": 25.4, "\\u00B5m": 1e-3}
-WHITE = (
-    "low values mean white (MinIsWhite), so values are inverted, as in other images; in masks the "
-    "stored numbers count"
-)
+WHITE = "low values mean white (MinIsWhite), so values are inverted; in masks stored numbers count"
 
 
 @dataclass(frozen=True)

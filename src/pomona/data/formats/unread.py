@@ -40,9 +40,6 @@ def by_content(path: Path, formats: Sequence[str]) -> str:
     if suffix:
         return f"{path} is {BY_SUFFIX[suffix]} (by its content, whatever its name)"
     if start[128:] == b"DICM" or start[:4] in {b"II*\0", b"MM\0*"} or start[:2] == b"\x1f\x8b":
-        return (
-            f"{path} is DICOM, TIFF or packed (gzip) by its content; give it the suffix of its "
-            "format (.dcm, .tif, .nii.gz)"
-        )
+        return f"{path} is DICOM, TIFF or gzip by content; give it its suffix (.dcm, .tif, .nii.gz)"
     reason = f"it is not {', '.join(formats)}" if start else "it is empty"
     return f"cannot read the image {path} ({reason}); replace or remove it"

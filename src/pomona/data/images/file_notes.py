@@ -41,8 +41,7 @@ def notes(files: Sequence[ImageFile]) -> Iterator[str]:
     }
     if len({*sizes.values()}) > 1:
         yield (
-            f"volumes have several voxel sizes (z, y, x): {shares(sizes)}; resample all to one "
-            "size, since Pomona does not"
+            f"volumes have several voxel sizes (z, y, x): {shares(sizes)}; resample all to one size"
         )
     for name, values in traits(files).items():
         if len({*values.values()}) > 1:

@@ -72,8 +72,7 @@ def read(settings: Pictures) -> Dataset:
     levels: Levels = getattr(settings, "folders", ())
     if levels and (levels.count("class") != 1 or max(map(levels.count, ("site", "patient"))) > 1):
         raise ConfigError(
-            f"data.folders = {list(levels)}: name exactly one level class, and site and patient "
-            "at most once"
+            f"data.folders = {list(levels)}: name one level class, site and patient at most once"
         )
     if (root / "val" / "val_annotations.txt").exists():
         return _tiny(root, str(root), settings)
@@ -97,8 +96,7 @@ def _tiny(root: Path, name: str, settings: Pictures | PublicImages) -> Dataset:
     for number, line in enumerate(cells, start=1):
         if len(line) < 2 or line[1] not in rows.classes:
             raise DataError(
-                f"{notes}, line {number}: {line[:2]} is not a file and a known class; fetch it "
-                "again"
+                f"{notes}, line {number}: {line[:2]} is not a file and a known class; fetch it"
             )
     labels = [rows.classes.index(label) for _, label, *_ in cells]
     tiny = replace(

@@ -148,10 +148,10 @@ class Grid:
         a part of it; else this grid and the voxels.
         """
         if self.oriented and image.oriented and (placed := self.onto(image, voxels)):
-            values, start = placed
-            window = tuple(map(slice, start, np.add(start, values.shape[:3])))
+            values, corner = placed
+            window = tuple(map(slice, corner, np.add(corner, values.shape[:3])))
             extended = np.zeros((*image.shape, *values.shape[3:]), values.dtype)
-            if min(start) >= 0 and extended[window].shape == values.shape:
+            if min(corner) >= 0 and extended[window].shape == values.shape:
                 extended[window] = values
                 return image, extended
         return self, voxels
@@ -166,8 +166,7 @@ class Grid:
                 return image.turned(values)
         raise DataError(
             f"the grids of the mask {self.path} and its image {image.path} differ: "
-            f"{self._described()} and {image._described()}{self._angle(image)}; save the mask on "
-            "the grid of the image"
+            f"{self._described()} and {image._described()}{self._angle(image)}; use the image's"
         )
 
     def _described(self) -> str:

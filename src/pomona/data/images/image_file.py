@@ -92,8 +92,7 @@ class ImageFile:
         """
         if not self.picture and channels != self.shape[-1]:
             raise DataError(
-                f"{self.path} has {self.shape[-1]} channels, other images have {channels}; give "
-                "all the same"
+                f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same"
             )
         values = self._values()
         if channels != self.shape[-1]:
@@ -190,8 +189,7 @@ def within(path: Path, shape: tuple[int, ...]) -> None:
     if min(shape) < 1:
         size = " x ".join(map(str, shape[:-1]))
         raise DataError(
-            f"{path} has size {size} with {shape[-1]} channels, so it has no pixels; replace or "
-            "remove it"
+            f"{path} has size {size} with {shape[-1]} channels, so it has no pixels; remove it"
         )
 
 
@@ -206,8 +204,7 @@ def decoding(path: Path) -> Iterator[None]:
         raise
     except MemoryError:
         raise DataError(
-            f"{path} takes more memory than a reader process may have; make it smaller, or take a "
-            "machine with more memory"
+            f"{path} takes more memory than a reader process may have; make it smaller"
         ) from None
     except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__

@@ -17,8 +17,7 @@ from pomona.data.images.image_file import ImageFile, Size
 
 LARGEST_STEP = 0.1  # of scaled numbers that may be class numbers
 ONE_TURNED = (
-    "only one of image and mask is turned by an orientation tag: they fit only if they do as "
-    "viewers show them, upright"
+    "only one of image and mask is turned by a tag: they fit only if they do as viewers show them"
 )
 MAJORITY = 0.5  # of pixels
 WHITE = (

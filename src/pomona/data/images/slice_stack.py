@@ -208,8 +208,7 @@ def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> Grid:
         if distance_from_line.max() > max(SHIFT * min(first.spacing or (1.0,)), 0.05):
             raise DataError(
                 f"{path}: {ordered[distance_from_line.argmax()].name} is shifted by "
-                f"{distance_from_line.max():.3g} mm off the line of the other slices; resample "
-                "them, or fetch the series again"
+                f"{distance_from_line.max():.3g} mm off the line of the other slices; resample them"
             )
         affine[:3, 2] = offsets[-1] / (len(ordered) - 1)
     return Grid.from_affine(path, shape, LPS_TO_RAS @ affine)

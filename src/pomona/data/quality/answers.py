@@ -98,9 +98,8 @@ def shared_groups(cells: Cells) -> list[str]:
     pairs: Rows = np.unique(np.stack([groups.number, cells.client]), axis=1)
     count = int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
     line = (
-        f"{groups.column}: values that occur at several clients, and count as different patients "
-        f"at each: {count}; if they are the same people, some may be in training at one and in "
-        "test at another"
+        f"{groups.column}: values at several clients, which count as different patients: {count}; "
+        "if they are the same people, some may be in training at one and in test at another"
     )
     return [line] if count else []
 

@@ -112,8 +112,7 @@ def leaked_rows(uses: RowUses, noun: str, compared: str) -> list[str]:
     source = "training or validation" if validated.any() else "training"
     line = (
         f"{' and '.join(phrases)} equal {source} {noun} of the same client, {compared} "
-        f"({uses.by_client(leaked)}): figures on them are too good; {REMEDY}, or "
-        "keep rows of one patient together by a group column"
+        f"({uses.by_client(leaked)}): figures are too good; {REMEDY}, or set data.group_column"
     )
     return [line] if phrases else []
 
@@ -155,8 +154,7 @@ def in_training(uses: RowUses, noun: str, compared: str) -> list[str]:
     again[np.unique(uses.key[train], return_index=True)[1]] = False  # training rows are first
     line = (
         f"training {noun} that repeat another of the same client, {compared}: {again.sum()} of "
-        f"{train.sum()} ({uses.by_client(again)}); they count twice; if they were entered twice, "
-        f"{REMEDY}"
+        f"{train.sum()} ({uses.by_client(again)}); they count twice; if entered twice, {REMEDY}"
     )
     return [line] if again.any() else []
 
@@ -177,6 +175,5 @@ def conflicting_labels(uses: RowUses, noun: str, _compared: str) -> list[str]:
         examples.append(f"{label}{SPLITS[uses.role[k]]} of {uses.names[uses.client[k]]}")
     return [
         f"equal {noun} with different labels: {len(rows)} (one is {examples[0]}, its equal "
-        f"{examples[1]}); if they are one patient, one label is false: correct it, or leave them "
-        "out"
+        f"{examples[1]}); if they are one patient, one label is false: correct it"
     ]

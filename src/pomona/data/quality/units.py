@@ -142,10 +142,9 @@ def _described(names: Sequence[str], samples: Sequence[Values], split: Split) ->
     ratio = float(f"{10 ** abs(split.factor):.1e}")  # two digits
     unit = _unit_factor(split.factor)
     return (
-        "medians differ by a factor of units: "
-        f"{listed([names[i] for i in split.minority], 4)} has {digits(ratio)} times "
-        f"{'more' if split.factor > 0 else 'less'} than {reference} ({digits(low)} and "
-        f"{digits(high)}){FACTORS[unit] if unit else ''}; give all the same unit"
+        f"medians differ by a factor of units: {listed([names[i] for i in split.minority], 4)} has "
+        f"{digits(ratio)} times {'more' if split.factor > 0 else 'less'} than {reference} "
+        f"({digits(low)} and {digits(high)}){FACTORS[unit] if unit else ''}; give all the same unit"
     )
 
 

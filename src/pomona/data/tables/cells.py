@@ -338,9 +338,8 @@ def padded_numbers(sources: Sequence[TableSource], indices: Sequence[int]) -> li
         and compute.any(compute.match_substring_regex(array, r"^\s*(0\d+|\d+[eE]\d+)\s*$")).as_py()
     }
     line = (
-        f"numbers with zeros in front, or an E within, are read by value (025 is 25, 1E2 is 100): "
-        f"{listed([*names], 8)}; if they are codes, name the columns in data.categories, or leave "
-        "them out"
+        "numbers with zeros in front, or an E within, are read by value (025 is 25, 1E2 is 100): "
+        f"{listed([*names], 8)}; if they are codes, name them in data.categories, or leave them out"
     )
     return [line] if names else []
 

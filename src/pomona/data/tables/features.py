@@ -148,9 +148,8 @@ def summary(raw: RawTable, preprocessing: Preprocessing, rows: int) -> list[str]
     filled = listed([column.name for column in preprocessing.columns if column.flagged], 8)
     lines.insert(
         0,
-        f"{len(preprocessing.columns)} columns become {preprocessing.width} features, "
-        f"learnt from {rows} training rows"
-        f"{f'; gaps in {filled} are filled and flagged' if filled else ''}",
+        f"{len(preprocessing.columns)} columns become {preprocessing.width} features, learnt from "
+        f"{rows} training rows{f'; gaps in {filled} are filled and flagged' if filled else ''}",
     )
     if empty := [c.name for c in preprocessing.columns if c.kind == "category" and not c.values]:
         lines.append(

@@ -255,8 +255,7 @@ class TableSurvey:
         if not self.guessed and "group_column" not in self.roles.purposes:
             return repeating_records(self.columns, self.sources[0].cells(0))
         return [
-            "line 1 is a row, since no column is given by name; if it has their names: "
-            "data.header=true"
+            "line 1 is a row, since no column is given by name; if it has names: data.header=true"
         ] * self.guessed
 
     def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:

@@ -314,8 +314,7 @@ def with_agreed_features(
     if sorted(names) != sorted(preprocessing.names):
         raise DataError(
             f"{dataset.name} has the columns {listed(names, 12)}, but the agreement says "
-            f"{listed(preprocessing.names, 12)}; give the table these columns, and leave out "
-            "others by data.drop_columns"
+            f"{listed(preprocessing.names, 12)}; give it these, and drop others"
         )
     raw = raw.select([names.index(name) for name in preprocessing.names])
     gaps = np.isnan(raw.x).any(axis=0)
