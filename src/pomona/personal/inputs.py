@@ -183,7 +183,7 @@ def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
         ).astype(np.float32)
     if stored.dtype.kind not in "iu":
         raise DataError(
-            f"{stored.source} is {stored.dtype}; tokens are whole numbers to {metadata.vocabulary - 1}"
+            f"{stored.source} is {stored.dtype}; tokens are whole numbers < {metadata.vocabulary}"
         )
     tokens = (
         concatenated([stored], row, np.int64, MEMORY_SHARE)
