@@ -146,7 +146,7 @@ def test_a_table_of_gains_names_the_clients_that_they_leave_out(bench, monkeypat
     monkeypatch.setattr(bench_gains, "gains", lambda *_: ([], mean))
     notes = " ".join(gains_table(comparison(bench)).notes)
     assert (
-        f"FedAvg in all, APPLE in all: mean over 2 of 3 clients; left out, {EXCLUSION}: b." in notes
+        f"FedAvg in all, APPLE in all: mean over 2 of 3 clients; left out {EXCLUSION}: b." in notes
     )
 
 

@@ -177,8 +177,9 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
     )
     assert evidence(classes, mean) == (
         "This rests on 1200 test rows, 8 of them outside their client's most frequent class, of "
-        f"2 of 4 clients; left out, {EXCLUSION}: "
-        f"{run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
+        f"2 of 4 clients; left out {EXCLUSION}: "
+        f"{run.client(1)} (2 rows, 1 of them outside their client's most frequent class), "
+        f"{run.client(3)} (0 rows)."
     )
     assert "1200 test rows, 8 of them events, of" in evidence(times, mean)
     assert verdicts(compared["last"])[1].startswith("This rests on")
@@ -189,7 +190,7 @@ def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(comp
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, excluded=(ExcludedClient(1, 2, 1),))
     assert fewer_clients(Gains(run, base, [], mean)) == (
         f"Means over clients cover all 4; statements on {run.label}'s gain leave out "
-        f"{run.client(1)}, {EXCLUSION}."
+        f"{run.client(1)} {EXCLUSION}."
     )
     assert (
         fewer_clients(Gains(run, base, [], replace(mean, excluded=())))

@@ -170,7 +170,7 @@ def fewer_clients(gains: Gains) -> str:
         return ""
     return (
         f"Means over clients cover all {len(gains.run.values)}; statements on {gains.run.label}'s "
-        f"gain leave out {client_names(gains.run, missing)}, {EXCLUSION}."
+        f"gain leave out {client_names(gains.run, missing)} {EXCLUSION}."
     )
 
 

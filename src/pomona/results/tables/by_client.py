@@ -172,6 +172,6 @@ def _exclusions(comparison: Comparison) -> list[str]:
         if not isinstance(gained, str) and (excluded := gained[1].excluded):
             names = entry.cells[0]["figures"]["clients"]
             clients = listed([names[e.client] for e in excluded], MAX_NAMES)
-            text = f"mean over {gained[1].clients} of {len(names)} clients; left out, {EXCLUSION}: "
+            text = f"mean over {gained[1].clients} of {len(names)} clients; left out {EXCLUSION}: "
             by_text.setdefault(text + clients, []).append(f"{entry.row} in {entry.column}")
     return [f"{listed(rows)}: {text}." for text, rows in by_text.items()]
