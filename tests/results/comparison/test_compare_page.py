@@ -584,11 +584,11 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     table = grid(compared)
     assert "mean absolute error" in table.notes[0]
     assert [row[1] for row in table.rows if row[0] in {"Separate", "FedAvg"}] == [
-        "0.7 ± 0 (2)",
-        "0.7 ± 0 (2)",
+        "0.7000 ± 0.000 (2)",
+        "0.7000 ± 0.000 (2)",
     ]
     lines = {row[1]: row for row in spread_table(compared).rows}
-    assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
+    assert lines["FedAvg"][3] == "1.000 ± 0.000 (2)"  # the worst is the largest
     assert (
         compared.entry("one", "fedavg").values(AVERAGES["last_pooled"])
         == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
