@@ -116,7 +116,7 @@ def test_matrix_numbers_and_blank_rows() -> None:
     for row in picture.rows:
         t, i = row["round"] - 1, row["client"]
         attended = [s for s in range(t + 1) if i in PARTIAL[s]]
-        values = [row[f"attention_clinic {j + 1}"] for j in range(6)]
+        values = [row[f"attention clinic {j + 1}"] for j in range(6)]
         assert values == (infos[attended[-1]]["attention"][i].tolist() if attended else [None] * 6)
     # Clients who never came stand last, and their rows have the colour of nothing.
     assert [r["client"] for r in picture.rows[-2:]] == [4, 5]
