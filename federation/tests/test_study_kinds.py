@@ -240,7 +240,7 @@ def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, worl
     assert len(set(scores)) > 1
     assert search["winner"] == int(np.argmax(scores))
     page, score = (folder / "search.md").read_text(), search["trials"][search["winner"]]["score"]
-    texts = "accuracy in %", f"**{round(100 * score, 2)}**", "****"
+    texts = "accuracy in %", f"**{100 * score:.4g}**", "****"
     assert [text in page for text in texts] == [True, True, False]
 
 

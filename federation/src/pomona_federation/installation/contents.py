@@ -139,7 +139,7 @@ def contents(folder: Path) -> list[Item]:
     Raises ConfigError for a folder that is not a kit, StorageError if a folder of the kit is a
     link, is on another file system, or cannot be read.
     """
-    role = role_of(folder)
+    role, folder = role_of(folder), folder.resolve()  # it may be a link itself
     _require_own_folders(folder)
     items: list[Item] = []
     with reading(folder, "fix its permissions"):

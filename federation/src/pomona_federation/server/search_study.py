@@ -180,8 +180,7 @@ def _files(result: SearchResult, name: str, total: int) -> ResultFiles:
         {"trial": t.number, **t.point, "score": t.score, "round": t.best_round, "why not": t.fault}
         for t in result.trials
     ]
-    digits = 2 if metric.percent else 4
-    scores = [t.score and round(metric.scaled(t.score), digits) for t in result.trials]
+    scores = [t.score and metric.scaled(t.score) for t in result.trials]
     columns = of_records([r | {"score": s} for r, s in zip(records, scores, strict=True)])
     notes = [
         f"The score is {metric.heading} on the silos' validation samples. Chosen is {result.rule}."

@@ -90,9 +90,9 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     private(path)
     public_key = keys.line(keys.private_key(path).public_key())
     member_keys = {
-        peer.stem: keys.public(peer) for peer in (folder / "keys" / "peers").glob("*.pub")
+        peer.stem: keys.public(peer) for peer in (folder / "keys" / "peers").glob("[!.]*.pub")
     }
-    if {keys.public(folder / "keys" / "silo.pub"), member_keys.get(name)} != {public_key}:
+    if member_keys.get(name) != public_key:
         owners = [peer for peer, key in member_keys.items() if key == public_key]
         raise ConfigError(
             f"{path} is not the key of silo {name} in this kit, but {listed(owners) or 'no silo'}'s"

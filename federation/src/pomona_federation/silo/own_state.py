@@ -117,7 +117,7 @@ def require_own_files(kit: Path) -> None:
     """
     for path in _content(kit / "state"):
         if path.is_symlink():
-            raise StorageError(f"{path} is a link, which may lead out of the state; {REMEDY}")
+            raise StorageError(f"{path} is a link; put a copy in its place, or {REMEDY}")
         if path.suffix == ".json" and (path.stem in SEALED or path.parent.name == DISCLOSED):
             _sealed_file(path)
 
