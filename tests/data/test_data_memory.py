@@ -221,7 +221,7 @@ def test_bad_values_are_named_by_client_and_row(x, y, message):
             "client a, train, x: row 1 has shape",
         ),
         (lambda: read(from_arrays(X[:0], np.zeros(0))), "has no rows"),
-        (lambda: from_frame(X), "frame is a ndarray; give a frame, or arrays"),
+        (lambda: from_frame(X), "frame is a ndarray; give a frame .of pandas"),
     ],
 )
 def test_what_is_no_data_is_told_in_a_line(construct, message):

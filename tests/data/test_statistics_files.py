@@ -99,6 +99,8 @@ def _some_labels(folder):
     options = StatisticsFormat(name="table").for_model([TableColumn(name="age"), *categories])
     cells = [array.to_pylist() for array in formats.read([path], options)[0].arrays]
     assert cells == [[98, 2, 1], ["98", "2", "female"], ["98", "2", "1"]]
+    path = sav(folder, {"age": [2.0, 1]}, variable_value_labels={"age": {1: "0", 2: "1", 3: "2+"}})
+    assert formats.read([path], options)[0].arrays[0].to_pylist() == ["1", "0"]
 
 
 @CASES.line("S3")

@@ -249,9 +249,12 @@ def test_what_cannot_be_scored_is_refused():
         evaluate(np.array([[0.5, 0.5], [np.nan, 0.5]]), np.array([0, 1]))
 
 
-@pytest.mark.parametrize(("n", "resamples"), [(6, 1000), (1_000, 500), (10_000, 200)])
+@pytest.mark.parametrize(
+    ("n", "classes", "resamples"),
+    [(6, 1, 1000), (1_000, 1, 500), (10_000, 1, 200), (100, 20, 500), (200, 100, 200)],
+)
 @pytest.mark.parametrize(("undefined", "drawn"), [(0.005, True), (0.02, False)])
-def test_resamples_are_many_and_few_may_be_undefined(n, resamples, undefined, drawn):
+def test_resamples_are_many_and_few_may_be_undefined(n, classes, resamples, undefined, drawn):
     rows = []
 
     def statistics(weights):
@@ -259,6 +262,6 @@ def test_resamples_are_many_and_few_may_be_undefined(n, resamples, undefined, dr
         lost = stream(len(rows), "lost").permutation(len(weights)) < undefined * len(weights)
         return {"first": np.where(lost, np.nan, weights[:, 0])}
 
-    computed = intervals(statistics, np.zeros(n, int), None, stream(0, "draws"))
+    computed = intervals(statistics, np.arange(n) % classes, None, stream(0, "draws"))
     assert sum(rows) == resamples
     assert (computed["first"] is not None) is drawn

@@ -100,7 +100,7 @@ def _faults() -> Iterator[None]:
         if not isinstance(fault, Exception) and type(fault).__name__ != "PanicException":
             raise
         raise ConfigError(
-            f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it again"
+            f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it by this version"
         ) from fault
 
 

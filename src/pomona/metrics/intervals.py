@@ -47,8 +47,8 @@ from pomona.metrics.sampling_error import LEVEL, SamplingError, half_width, two_
 
 CONFIDENCE = 0.95
 RESAMPLES = (200, 1000)
-MOST_DEFINED = 0.99  # of a statistic's resamples, for an interval
-_MOST_SAMPLES = 500_000  # samples of all resamples together, within these limits
+LEAST_DEFINED = 0.99  # of a statistic's resamples, for an interval
+_MOST_NUMBERS = 1_000_000  # of all resamples together, within these limits
 
 Statistics = Callable[[Array], Mapping[str, Array]]
 Interval = list[float] | None
@@ -93,7 +93,8 @@ def intervals(
     """
     n = len(strata)
     if resamples is None:
-        resamples = int(np.clip(_MOST_SAMPLES // max(n, 1), *RESAMPLES))
+        numbers = n * max(2, int(strata.max(initial=0)) + 1)  # of a resample, about
+        resamples = int(np.clip(_MOST_NUMBERS // max(numbers, 1), *RESAMPLES))
     if generator is None or resamples < 1:
         return {}
     if groups is not None:
@@ -106,10 +107,10 @@ def intervals(
 
 
 def _percentiles(values: Array) -> Interval:
-    defined = ~np.isnan(values)
-    if defined.mean() < MOST_DEFINED or np.ptp(values := values[defined]) <= EQUAL:
+    defined = values[~np.isnan(values)]
+    if len(defined) < LEAST_DEFINED * len(values) or np.ptp(defined) <= EQUAL:
         return None
-    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]
 
 

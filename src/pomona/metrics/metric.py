@@ -67,8 +67,8 @@ class Metric:
         """
         if value is None:
             return PLACEHOLDER
-        text = f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
-        return text.rstrip(".")  # of an integer with as many digits
+        # an integer with as many digits ends in a point
+        return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}".rstrip(".")
 
     def text(self, value: float | None) -> str:
         """Format a value for display: "95.47 %", "0.731"; "-" for None."""

@@ -160,7 +160,7 @@ def _grid_differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
         notes.append(
             "the model was trained on volumes without an orientation in the patient (arrays, or "
             "files that do not state it); this one has one and is turned (z to the head, y to the "
-            "front, x to the right): the answer is wrong unless training volumes had these"
+            "front, x to the right): the answer is wrong unless training volumes had these axes"
         )
     if not metadata.spacings or not file.spacing:
         return notes

@@ -125,7 +125,7 @@ class PersonalModel:
         number = names.index(client) if isinstance(client, str) else client
         if number not in [*result.models]:  # without reading them
             raise DataError(
-                f"client {client} has no model: it is not in this run, or never took part"
+                f"client {client} has no model: it is not in this run, took no part, or is removed"
             )
         if result.folder:
             return cls.load(model_path(result.folder, number), own_code)

@@ -56,7 +56,7 @@ class Frame:
         """Return a frame. Raises DataError for anything else."""
         if not is_frame(table):
             raise DataError(
-                f"{name} is a {type(table).__name__}; give a frame, or arrays by from_arrays"
+                f"{name} is a {type(table).__name__}; give a frame (of pandas, say), or from_arrays"
             )
         with _converting(name):
             return cls(table if hasattr(table, "iloc") else pa.table(table), name, added or {})

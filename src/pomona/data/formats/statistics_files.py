@@ -230,10 +230,11 @@ def _labels_in_training(
     if column is None or not labels:
         return labels
     if column.kind != "category":
-        return labels if all(map(reads_as_number, labels.values())) else {}
-    texts = {k: (labels.get(k) or "").strip() or _code(k) for k in np.unique(codes).tolist()}
+        numbers = {_code(k): t.strip() for k, t in labels.items() if reads_as_number(t)}
+        return labels if [*numbers] != [*numbers.values()] else {}
+    texts = {k: labels.get(k, "").strip() or _code(k) for k in np.unique(codes).tolist()}
     stored = {_code(code): code for code, text in texts.items() if plain(text) not in column.values}
-    return texts | {code: text for text, code in stored.items() if text in column.values}
+    return texts | {stored[text]: text for text in stored.keys() & column.values}
 
 
 def _labelled(

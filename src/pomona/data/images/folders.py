@@ -96,7 +96,7 @@ def _tiny(root: Path, name: str, settings: Pictures | PublicImages) -> Dataset:
     for number, line in enumerate(cells, start=1):
         if len(line) < 2 or line[1] not in rows.classes:
             raise DataError(
-                f"{notes}, line {number}: {line[:2]} is not a file and a known class; fetch it"
+                f"{notes}, line {number}: {line[:2]} is not a file and a class; fetch it again"
             )
     labels = [rows.classes.index(label) for _, label, *_ in cells]
     tiny = replace(

@@ -165,8 +165,8 @@ class Grid:
             case values, (0, 0, 0) if values.shape[:3] == image.shape:
                 return image.turned(values)
         raise DataError(
-            f"the grids of the mask {self.path} and its image {image.path} differ: "
-            f"{self._described()} and {image._described()}{self._angle(image)}; use the image's"
+            f"the grids of the mask {self.path} and its image {image.path} differ, use the latter: "
+            f"{self._described()} and {image._described()}{self._angle(image)}"
         )
 
     def _described(self) -> str:

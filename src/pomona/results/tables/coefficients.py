@@ -28,9 +28,7 @@ def table(by_run: Sequence[tuple[str, Sequence[Coefficient]]]) -> Table:
     measures = list(dict.fromkeys(c.measure for _, c in every))
     title = capital(" and ".join(f"{measure}s" for measure in measures)) or "Coefficients"
     value = capital(measures[0]) if len(measures) == 1 else "Value"
-    notes = [
-        f"No interval for {listed(names)}: {reason}." for reason, names in _reasons(every).items()
-    ]
+    notes = [f"No interval for {listed(names)}: {why}." for why, names in _reasons(every).items()]
     return Table(
         "coefficients",
         title,
@@ -57,7 +55,8 @@ def _model(label: str, coefficient: Coefficient) -> str:
 
 def _row(label: str, c: Coefficient) -> list[str]:
     numbers = [number for number in (c.value, c.low, c.high) if number is not None]
-    value, *limits = _rounded(numbers, c.measure != "difference") if numbers else [PLACEHOLDER]
+    no_effect = 0.0 if c.measure == "difference" else 1.0
+    value, *limits = _rounded(numbers, no_effect) if numbers else [PLACEHOLDER]
     source, interval = c.reference or PLACEHOLDER, " to ".join(limits) or PLACEHOLDER
     return [_model(label, c), c.outcome, c.column, c.step, source, value, interval]
 
