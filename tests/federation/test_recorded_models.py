@@ -187,7 +187,7 @@ def test_the_card_names_the_round_of_the_file_where_the_metric_is_undefined():
         curve=lambda model, when, split: [evaluation(point, split) for point in EMPTY],
     )
     note = _best_round_note(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
-    assert note == "The file holds the model of round 1, loss: validation 0.01, test 0.01."
+    assert note == "The file holds the model of round 1, loss: validation 0.01000, test 0.01000."
 
 
 def test_a_checkpoint_of_a_version_that_noted_less_is_refused():
