@@ -19,6 +19,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation import audit_log, status
 from pomona_federation.monitoring.metrics import of_silo
 from pomona_federation.monitoring.watched_server import WatchedServer
+from pomona_federation.server.search_study import SearchResult, Trial, _files
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import result_text
 from pomona_federation.silo.settings import SiloFile
@@ -242,6 +243,12 @@ def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, worl
     page, score = (folder / "search.md").read_text(), search["trials"][search["winner"]]["score"]
     texts = "accuracy in %", f"**{100 * score:.4g}**", "****"
     assert [text in page for text in texts] == [True, True, False]
+
+
+def test_small_scores_of_a_search_keep_their_digits():
+    trial = Trial(number=0, agreement="", point={"lr": 0.1}, score=-3e-5, best_round=1)
+    result = SearchResult(metric="loss", rule="the first", trials=(trial,), winner=0)
+    assert _files(result, "small", 1).tables[0].rows == [["0", "0.1", "-3e-05", "1", ""]]
 
 
 def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):

@@ -214,6 +214,8 @@ def _certificate_fault(fault: BaseException | None) -> str | None:
             remedy = "is this a kit of another federation? if not, look for a proxy that opens TLS"
             if re.search("expired|not yet valid", fault.verify_message):
                 remedy = "correct this machine's clock, or have the server's administrator renew it"
+            elif "not valid for" in fault.verify_message:
+                remedy = "it is for another address: is server in federation.toml right?"
             return f"({fault.verify_message}); {remedy}"
         fault = fault.__cause__ or fault.__context__
     return None
