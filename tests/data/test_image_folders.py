@@ -215,6 +215,7 @@ def test_slices_without_a_patient_are_kept_together_by_their_coordinates(tmp_pat
         ("a/la_{0}_000{1}", True),  # channels of nnU-Net
         ("a/P{0}_e1 a/P{0}_e2", True),  # echoes, and resampled series, of dcm2niix
         ("a/P{0} a/P{0}_Tilt_1", True),
+        ("a/site{0}_T1_P{1} a/site{0}_T1_P2{1}", False),
         ("n{4}/n{4}_{0}{1} n{4}/n{4}_{0}2345", False),  # ImageNet
         ("n{4}/images/n{4}_{0}{1}", False),  # Tiny ImageNet
         ("a/{0}{1}", False),
@@ -509,6 +510,7 @@ def test_gray_read_in_colour_and_changed_proportions_are_noted(tmp_path):
         (("a/s_t1", "a/s_flair", "a/s_seg"), 1),  # BraTS
         (("JPEGImages/0", "SegmentationClass/0"), 1),  # Pascal VOC
         (("images/t/0", "annotations/t/0"), 1),  # ADE20K
+        (("s/mask/0", "s/none/1", "t/mask/1", "t/none/0"), 0),  # classes at two sites
         (("with_mask/0", "without_mask/0"), 0),  # classes of people
         (("a/0_mask", "a/1_mask", "a/2"), 0),
         (("a/img_0000", "a/img_0001", "a/label_1", "b/0"), 0),

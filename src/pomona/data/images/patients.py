@@ -5,6 +5,7 @@ seem to be of one image, by their names.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path, PurePath
 
 from pomona.core.errors import listed
@@ -23,7 +24,7 @@ MASK = re.compile(
 NUMBERED = re.compile(
     r"^(.*\d.*?)[-_ ](?:\d{1,4}|left|right|(?:slice|frame|view|patch|tile|aug|rot|[hv]?flip|crop)"
     # sequences, and what dcm2niix makes of one series
-    r"[a-z]*_?\d*|[ceit]\d{1,5}|t[12]\w*|flair|adc|dwi|ph|real|imaginary|(?:eq|tilt|roi)_?\d+)$",
+    r"[a-z]*_?\d*|[ceit]\d{1,5}|t[12][a-z_]*|flair|adc|dwi|ph|real|imaginary|(?:eq|tilt|roi)_?\d+)$",
     re.IGNORECASE,
 )
 FEWEST = 10  # names of several images: fewer may be years or cameras
@@ -188,15 +189,15 @@ def several_of_one(root: Path, paths: Sequence[Path]) -> Iterator[str]:
 
 def _masks(stems: Mapping[Path, str]) -> Iterator[Path]:
     """Yield the files that are named like masks of others; ``stems``: names without suffixes."""
-    masks, images = dict[Path, str](), set[tuple[Path, str]]()
+    masks, images = list[tuple[Path, str, int]](), set[tuple[Path, str]]()
     for path, stem in stems.items():
-        match = MASK.fullmatch(stem)
-        folders = (f"_{path.parent.name}", f"_{path.parent.parent.name}")
-        if match or any(map(MASK.fullmatch, folders)):
-            masks[path] = match[1] if match else stem
+        names = (stem, f"_{path.parent.name}", f"_{path.parent.parent.name}")
+        matches = [*map(MASK.fullmatch, names)]
+        if any(matches):  # masks/x is of a neighbour, masks/a/x of images/a/x
+            name = matches[0][1] if matches[0] else stem
+            masks.append((path, name, 2 if any(matches[:2]) else 3))
         else:  # x_mask may also be of x_t1 and x_t2
-            names = {stem, stem.rpartition("_")[0]}
-            images |= {(folder, name) for folder in path.parents[:3] for name in names}
-    for path, name in masks.items():
-        if images & {(folder, name) for folder in path.parents[:3]}:
+            images |= {*product(path.parents[:3], (stem, stem.rpartition("_")[0]))}
+    for path, name, depth in masks:
+        if images & {(folder, name) for folder in path.parents[:depth]}:
             yield path

@@ -57,7 +57,7 @@ def calibration_by_client(runs: list[Run]) -> ReportFigure | None:
     clients = list(outcome.clients.items())[:MAX_PANELS]
     figure, axes = _panels(len(clients), 3)
     for ax, (client, groups) in zip(axes, clients, strict=True):
-        _curve(ax, run, run.client(client), groups)
+        _curve(ax, run, plot.shorten(run.client(client), 18), groups)
     lines = ((run.client(c), *group) for c, groups in outcome.clients.items() for group in groups)
     rows = plot.records(f"client {OF_A_GROUP}", lines)
     first = f" The first {MAX_PANELS} clients." if len(outcome.clients) > MAX_PANELS else ""
@@ -94,10 +94,9 @@ def _curve(
     for points in thin:
         ax.plot(*list(zip(*points, strict=True))[:2], color=plot.FRAME, linewidth=0.7, alpha=0.7)
     means, shares, lows, highs, *_ = zip(*groups, strict=True)
-    bounds = zip(shares, lows, highs, strict=True)
-    reach = [(0, 0) if a is None else (max(0, s - a), max(0, b - s)) for s, a, b in bounds]
-    style: dict[str, Any] = {"color": run.style.colour, "marker": "o", "markersize": 4}
-    ax.errorbar(means, shares, yerr=np.transpose(reach), elinewidth=1, **style)
+    ends = np.array([lows, highs], float)  # NaN, and so no bar, without an interval
+    reach = np.maximum(0, [shares - ends[0], ends[1] - shares])
+    ax.errorbar(means, shares, reach, fmt="-o", c=run.style.colour, markersize=4, elinewidth=1)
     ax.set(title=plot.shorten(name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     ax.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     plot.grid(ax)
