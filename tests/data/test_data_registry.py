@@ -173,8 +173,8 @@ BAD_FIELDS = {
     "labels of two rows": ({"y": np.arange(2)}, "20 inputs but 2 labels"),
     "groups of two rows": ({"groups": RowGroups("g", np.arange(2))}, r"groups are int64 \(2,\)"),
     "one axis": ({"x": np.ones(20, np.float32)}, r"x is float32 \(20,\)"),
-    "a column without a name": ({"columns": ("",)}, "one of the columns is empty or longer"),
-    "a long name": ({"columns": ("v" * 501,)}, "is empty or longer than 500 characters"),
+    "a column without a name": ({"columns": ("",)}, "one of the columns has an empty name"),
+    "a long name": ({"columns": ("v" * 501,)}, "has an empty name or one over 500 characters"),
     "no labels": ({"y": None}, "y is a NoneType; give a NumPy array"),
     "masked cells": (
         {"x": np.ma.masked_array(np.ones((20, 1), np.float32), mask=True)},

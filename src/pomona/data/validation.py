@@ -270,7 +270,7 @@ def _names(dataset: Dataset) -> Iterator[str]:
             listing = ", ".join(map(repr, names[:6]))
             yield f"{count} {title}, but the names {listing}; give each its own name"
         if title != "words" and any(not 1 <= len(name) <= LONGEST_NAME for name in names):
-            yield f"the name of one of the {title} is empty or longer than {LONGEST_NAME} characters"
+            yield f"one of the {title} has an empty name or one over {LONGEST_NAME} characters"
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:
