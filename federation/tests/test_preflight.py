@@ -244,12 +244,11 @@ def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_ca
 
 def test_a_strangers_certificate_is_refused(served, tmp_path):
     folder, _ = served
-    own = route(folder)
     with pytest.raises(ProtocolError, match="for another address"):
-        ask_health(replace(own, server=own.server._replace(host="localhost")))
+        ask_health(replace(route(folder), server=route(folder).server._replace(host="localhost")))
     (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
     with pytest.raises(ProtocolError, match=r"refuses .* of another federation"):
-        ask_health(own)
+        ask_health(route(folder))
 
 
 def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):

@@ -43,7 +43,7 @@ FLOWERS = ("state/flwr/**", "state/node/**", "run/flwr/**", "run/scratch/**")
 ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
 # notes of what left a silo, written before it does: read, and looked for, after all others
 NOTES = ("private/budget.json", "sums.json", f"{own_state.DISCLOSED}/*.json")
-KEY = "keys/silo.key"
+KEY, CACHES = "keys/silo.key", ("*/.*/**",)  # of libraries, whose links are left out
 # attempts to find the rounds, since a running silo removes old ones as newer ones come
 ATTEMPTS = 10
 
@@ -112,7 +112,8 @@ def saved(item: contents.Item, without_key: bool = False) -> bool:
         item.path.suffix == ".py" and len(item.path.parts) == 1
     )
     path = contents.without_study(item.path)
-    excluded = any(contents.fits(path, pattern) for pattern in (*EXCLUDED, *FLOWERS))
+    links = () if item.plain else CACHES
+    excluded = any(contents.fits(path, pattern) for pattern in (*EXCLUDED, *FLOWERS, *links))
     return not private_file and not excluded and not (without_key and str(item.path) == KEY)
 
 

@@ -113,10 +113,10 @@ def read_own(model: type[M], path: Path) -> M | None:
 
 def require_own_files(kit: Path) -> None:
     """Raise StorageError for a file of a silo's state that was not written on this machine, and
-    for a link.
+    for a link; libraries, whose home the state is in services, may have links in ``.cache``.
     """
     for path in _content(kit / "state"):
-        if path.is_symlink():
+        if path.is_symlink() and not re.match(r"\.[^/]+/", str(path.relative_to(kit / "state"))):
             raise StorageError(f"{path} is a link; put a copy in its place, or {REMEDY}")
         if path.suffix == ".json" and (path.stem in SEALED or path.parent.name == DISCLOSED):
             _sealed_file(path)
