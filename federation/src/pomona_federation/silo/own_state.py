@@ -172,9 +172,9 @@ def ensure_origin(kit: Path) -> Origin:
 def origin(kit: Path) -> Origin | None:
     """The origin of a kit's state; None if the state is empty. Raises as ``ensure_origin``."""
     state = kit / "state"
-    recorded = (
-        read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
-    )
+    if state.is_symlink():
+        raise ConfigError(f"{state} is a link; move the whole kit to that disk, and link the kit")
+    recorded = read_json(Origin, state / FILE) if state.is_dir() else None
     if recorded and sealed(recorded.mark, STATE, recorded.policy or ""):
         return recorded
     if foreign := list(islice(_strange(state), MAX_LISTED + 1)):
@@ -201,7 +201,7 @@ def _strange(state: Path) -> Iterator[str]:
     """Files of a state by path in the kit, and folders that cannot be listed; without locks, empty
     folders, and what a kill has left of the mark itself.
     """
-    if state.is_symlink() or (state.exists() and not state.is_dir()):
+    if state.exists() and not state.is_dir():
         yield state.name
     elif state.exists():
         for path in _content(state):
