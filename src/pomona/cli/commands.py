@@ -22,11 +22,9 @@ def commands(*, json: output.Json = False) -> None:
     from pomona.cli import app
 
     entries = list(_below(app, app.name[0]))
-    if json:
-        output.emit({"commands": entries})
-        return
     rows = [{"command": entry["command"], "what": entry["what"]} for entry in entries]
-    output.print_table(of_records(rows, "Commands (--help explains each)"))
+    table = of_records(rows, "Commands (--help explains each)")
+    output.respond(json, {"commands": entries}, table)
 
 
 def _below(app: App, name: str) -> Iterator[Description]:

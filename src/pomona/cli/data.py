@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.arguments import config_of, scenario_options
-from pomona.cli.output import Json, activity, emit, print_table, stdout
+from pomona.cli.output import Json, activity, emit, print_table, respond, stdout
 from pomona.core.bounds import SPLITS
 from pomona.core.notes import CallerWarnings
 from pomona.core.table import of_records
@@ -38,18 +38,19 @@ def list_(*, data_dir: Path | None = None, json: Json = False) -> None:
     from pomona.partition import RECIPES
 
     sets: list[dict[str, Any]] = [vars(entry) for entry in describe(data_dir)]
-    if json:
-        emit({"data": sets, "partitions": sorted(RECIPES), "models": sorted(MODELS)})
-        return
-    print_table(of_records(sets, "Data sets (data.name)"))
-    stdout.print()
     recipes = [
         {"partition.name": name, "what": " ".join(str(recipe.__doc__).partition("\n\n")[0].split())}
         for name, recipe in sorted(RECIPES.items())
     ]
-    print_table(of_records(recipes, "Partitions"))
-    stdout.print()
-    stdout.print("Models (model.name): " + ", ".join(sorted(MODELS)), highlight=False)
+    respond(
+        json,
+        {"data": sets, "partitions": sorted(RECIPES), "models": sorted(MODELS)},
+        of_records(sets, "Data sets (data.name)"),
+        "",
+        of_records(recipes, "Partitions"),
+        "",
+        "Models (model.name): " + ", ".join(sorted(MODELS)),
+    )
 
 
 def show(

@@ -109,6 +109,15 @@ def print_table(table: Table) -> None:
     stdout.print(laid_out(table))
 
 
+def respond(as_json: bool, value: Any, *lines: str | Table) -> None:
+    """Print the answer of a command: ``value`` for programs, or lines and tables for people."""
+    if as_json:
+        emit(value)
+        return
+    for line in lines:
+        print_table(line) if isinstance(line, Table) else echo(line)
+
+
 SILENT = 2.0
 """Seconds after which a command without a count says what it is doing."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, activity, echo_stderr, emit, print_table, printable
+from pomona.cli.output import Json, activity, echo_stderr, emit, print_table, printable, respond
 from pomona.core.errors import ConfigError, DataError, StorageError, listed, refuse, suggestion
 from pomona.core.files import publish, writing
 from pomona.core.registry import own_code_barred
@@ -363,17 +363,8 @@ def export_model(
         card = model_card.write_of_export(model, path)
     if card is None:
         echo_stderr(f"note: no card for {path}: {model} has none, or one of an earlier round")
-    if json:
-        emit(
-            {
-                "written": path,
-                "client": net.about.client,
-                "model": net.about.model,
-                "inputs": inputs(net),
-            }
-        )
-    else:
-        print(path)
+    metadata = {"client": net.about.client, "model": net.about.model, "inputs": inputs(net)}
+    respond(json, {"written": path, **metadata}, str(path))
 
 
 def client_index(client: str, names: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from pomona.cli.output import (
     emit,
     print_table,
     printable,
+    respond,
     stdout,
 )
 from pomona.core.errors import ConfigError, StorageError
@@ -100,10 +101,7 @@ def coefficients(
             "rows: model.name = logistic, or proportional-hazards for times"
         )
         raise ConfigError(f"{run} has no coefficients: {'; '.join(reasons) or remedy}")
-    if json:
-        emit([vars(row) for row in rows])
-    else:
-        print_table(table([("", rows)]))
+    respond(json, [vars(row) for row in rows], table([("", rows)]))
 
 
 def _step(text: str) -> tuple[str, float]:
@@ -152,10 +150,8 @@ def report(
             from pomona.results.web.report_page import write  # late: it imports PyTorch
 
             pages = [write(results, folder or runs[0], formats)]
-    if json:
-        emit({"report": pages[0], **({"scenarios": pages[1:]} if pages[1:] else {})})
-    else:
-        print(*pages, sep="\n")
+    scenario_pages = {"scenarios": pages[1:]} if pages[1:] else {}
+    respond(json, {"report": pages[0], **scenario_pages}, *map(str, pages))
 
 
 def _is_bench(runs: tuple[Path, ...]) -> bool:
@@ -228,7 +224,7 @@ def trajectory(
         configs = [resolve(result.config) for result in results]
         surface.trajectory(configs, client, since, folder, watch=display)
     paths = [folder / f"trajectory.{extension}" for extension in FORMATS]
-    emit({"written": paths}) if json else print(*paths, sep="\n")
+    respond(json, {"written": paths}, *map(str, paths))
 
 
 def elsewhere(run: Path, *, own_code: Flag = False, json: Json = False) -> None:
@@ -255,12 +251,13 @@ def elsewhere(run: Path, *, own_code: Flag = False, json: Json = False) -> None:
             line.show(f"models evaluated: {completed} of {total}", completed, total)
 
         evaluations = evaluate(result, report_progress=show)
-    if json:
-        fields = {"clients": result.about["clients"], **evaluations.model_dump(mode="json")}
-        emit({**fields, "means": evaluations.means(), "failing": evaluations.failing})
-        return
-    print_table(elsewhere_table(prepare([result])[0]))
-    echo(f"pomona report {run} shows them as a picture")
+    fields = {"clients": result.about["clients"], **evaluations.model_dump(mode="json")}
+    respond(
+        json,
+        {**fields, "means": evaluations.means(), "failing": evaluations.failing},
+        elsewhere_table(prepare([result])[0]),
+        f"pomona report {run} shows them as a picture",
+    )
 
 
 def methods(*, json: Json = False) -> None:

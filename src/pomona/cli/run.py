@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pomona.cli.arguments import config_of, option, scenario_options
-from pomona.cli.output import Figures, Flag, Json, echo, echo_stderr, emit, print_table
+from pomona.cli.output import Figures, Flag, Json, echo_stderr, emit, respond
 from pomona.core.errors import ConfigError
 from pomona.results.figures.plot import parse_formats
 from pomona.storage.run_status import last_round
@@ -83,7 +83,7 @@ def run(
     formats = _figure_formats(figures, report)
     config = _config(method, words, scenario_options(data, data_dir, partition))
     if dry_run:
-        emit(config.tree()) if json else print(config.toml(), end="")
+        respond(json, config.tree(), *config.toml().splitlines())
         return
     from pomona.cli import run_outcome
     from pomona.results.web.report_page import write
@@ -181,22 +181,18 @@ def demo(*, out: Path | None = None, seed: int = 0, json: Json = False) -> None:
     results = [run_with_progress(prepared(c), out / c.method.name) for c in configs]
     page = write(results, out)
     rows = result_table(results)
-    if json:
-        emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
-        return
-    print_table(run_table(rows))
-    echo(
-        (
-            f"{DEMO['clients']} clients with about 32 training images each, 4 hidden groups, each "
-            f"with its images rotated differently; {DEMO['rounds']} rounds, seed {seed}; clients "
-            "with hundreds of images gain little"
-        ),
+    folders = [result.folder for result in results]
+    respond(
+        json,
+        {"results": rows, "report": page, "runs": folders},
+        run_table(rows),
+        f"{DEMO['clients']} clients with about 32 training images each, 4 hidden groups, each "
+        f"with its images rotated differently; {DEMO['rounds']} rounds, seed {seed}; clients "
+        "with hundreds of images gain little",
         f"report   {page}",
-        f"records  {', '.join(str(r.folder) for r in results)}",
-        (
-            f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona "
-            "run --help"
-        ),
+        f"records  {', '.join(map(str, folders))}",
+        f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona "
+        "run --help",
     )
 
 

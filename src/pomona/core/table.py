@@ -2,10 +2,12 @@
 
 import csv
 import io
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+K = TypeVar("K")
+V = TypeVar("V")
 PLACEHOLDER = "-"
 """Placeholder for an undefined value."""
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`["})
@@ -107,6 +109,14 @@ def _harmless(cell: Any) -> Any:
     # the csv module writes it without quotes, which its own reader then rejects
     text = cell.replace("\r", " ")
     return f"'{text}" if cell.startswith(FORMULA) and not reads_as_number(cell) else text
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, keys and values in their order."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def reads_as_number(text: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pomona.core.table import PLACEHOLDER, Table, csv_text, markdown_grid
+from pomona.core.table import PLACEHOLDER, Table, csv_text, grouped, markdown_grid
 from pomona.core.toml import is_number
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
@@ -181,10 +181,7 @@ def reasons(results: Results) -> dict[str, list[str]]:
         for c in (*r["search"], *r["cells"])
         if c["reason"]
     }
-    by_reason: dict[str, list[str]] = {}
-    for folder, cell in cells.items():
-        by_reason.setdefault(f"{cell['state']}: {cell['reason']}", []).append(folder)
-    return by_reason
+    return grouped((f"{c['state']}: {c['reason']}", folder) for folder, c in cells.items())
 
 
 def _introduction(results: Results) -> str:

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.table import Table
+from pomona.core.table import Table, grouped
 from pomona.metrics.client_statistics import Signed, holm, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow
 
@@ -130,11 +130,12 @@ def paired(row: ComparisonRow, rival: ComparisonRow) -> tuple[list[float], list[
     clients.
     """
     first, second = row.clients(), rival.clients()
-    by_client: dict[int, list[tuple[float, float]]] = {}
-    for seed in first:
-        for client, (a, b) in enumerate(zip(first[seed], second.get(seed, []), strict=False)):
-            if a is not None and b is not None:
-                by_client.setdefault(client, []).append((a, b))
+    by_client = grouped(
+        (client, (a, b))
+        for seed in first
+        for client, (a, b) in enumerate(zip(first[seed], second.get(seed, []), strict=False))
+        if a is not None and b is not None
+    )
     means = [np.mean(pairs, axis=0) for pairs in by_client.values()]
     return [float(a) for a, _ in means], [float(b) for _, b in means]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pomona.cli.arguments import config_of
-from pomona.cli.output import Json, activity, emit
+from pomona.cli.output import Json, activity, respond
 from pomona.core.errors import ConfigError
 from pomona.core.files import content
 from pomona_federation.provision.kit_files import LOCK, Libraries, described
@@ -53,10 +53,7 @@ def provision(
                 "give either a federation.toml, or --add NAME with or without --key FILE; a "
                 "newcomer's kit has the wheels and libraries of the earlier kits"
             )
-    if json:
-        emit(_record(provisioned))
-    else:
-        print("\n".join(closing(provisioned)))
+    respond(json, _record(provisioned), *closing(provisioned))
 
 
 def renew(*, out: Path = Path("kits"), json: Json = False) -> None:
@@ -71,22 +68,14 @@ def renew(*, out: Path = Path("kits"), json: Json = False) -> None:
     from pomona_federation.provision import provision as kits
 
     renewal = kits.renew(out)
-    if json:
-        emit(
-            {
-                "certificate": renewal.path,
-                "before": renewal.previous_expiry.isoformat(),
-                "until": renewal.expiry.isoformat(),
-            }
-        )
-        return
-    print(
-        f"{renewal.path}  valid until {renewal.expiry:%Y-%m-%d} (before: "
-        f"{renewal.previous_expiry:%Y-%m-%d}); it is not a secret"
-    )
-    print(
+    previous, expiry = renewal.previous_expiry, renewal.expiry
+    respond(
+        json,
+        {"certificate": renewal.path, "before": previous.isoformat(), "until": expiry.isoformat()},
+        f"{renewal.path}  valid until {expiry:%Y-%m-%d} (before: {previous:%Y-%m-%d}); it is not "
+        "a secret",
         "next       copy it into the server's kit, if that is elsewhere; then `pomona server stop` "
-        "and `resume` there"
+        "and `resume` there",
     )
 
 
@@ -111,7 +100,7 @@ def task(*words: str, out: Path = Path("task.toml"), json: Json = False) -> None
         tree = {"task": of_files(Scenario.prepare(config).dataset)}
     with writing(out):
         publish(out, [tomli_w.dumps(tree).encode("utf-8")])
-    emit({**tree, "written": out}) if json else print(out)
+    respond(json, {**tree, "written": out}, str(out))
 
 
 def _kit_lines(provisioned: "Provisioned") -> Iterator[str]:

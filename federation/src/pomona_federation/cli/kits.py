@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printable, size
+from pomona.cli.output import Json, echo, echo_stderr, printable, respond, size
 from pomona.core.bounds import ROUNDS
 from pomona.core.errors import ConfigError, PomonaWarning
-from pomona.core.table import of_records
+from pomona.core.table import grouped, of_records
 from pomona_federation.installation.contents import FileKind, Item, Role, role_of
 from pomona_federation.installation.contents import contents as kit_contents
 
@@ -72,13 +72,14 @@ def backup(
     from pomona_federation.installation.backup import backup as write_backup
 
     manifest = write_backup(kit_folder(folder), file, without_key)
-    if json:
-        emit(manifest.model_dump(mode="json"))
-        return
-    total = sum(entry.size for entry in manifest.files.values())
-    echo(f"{file}: {len(manifest.files)} files, {size(total)}, of {manifest.federation}; {SECRET}")
-    echo("not included: data, your files except code, proxy passwords, other silos' models, logs")
-    echo(f"it has no signature: note what `sha256sum {file.name}` prints, and compare it later")
+    total = size(sum(entry.size for entry in manifest.files.values()))
+    respond(
+        json,
+        manifest.model_dump(mode="json"),
+        f"{file}: {len(manifest.files)} files, {total}, of {manifest.federation}; {SECRET}",
+        "not included: data, your files except code, proxy passwords, other silos' models, logs",
+        f"it has no signature: note what `sha256sum {file.name}` prints, and compare it later",
+    )
 
 
 def restore_silo(
@@ -143,11 +144,10 @@ def _restored(file: Path, folder: Path, role: Role, json: bool, *privacy: Any) -
         manifest = restore(file, folder, role, *privacy)
     for name in effective(manifest):
         echo_stderr(printable(f"note: {folder / name} runs or decides here: check it"))
-    if json:
-        emit({**manifest.model_dump(mode="json", exclude={"files"}), "files": len(manifest.files)})
-    else:
-        text = f"the {role} of {manifest.federation} as of {manifest.made}"
-        echo(f"{folder}: {text}, {len(manifest.files)} files")
+    count = len(manifest.files)
+    text = f"the {role} of {manifest.federation} as of {manifest.made}, {count} files"
+    record = {**manifest.model_dump(mode="json", exclude={"files"}), "files": count}
+    respond(json, record, f"{folder}: {text}")
     return manifest
 
 
@@ -166,17 +166,12 @@ def contents(*, folder: Kit = None, paths: Paths = None, json: Json = False) -> 
     """List the files of a kit: what to keep at the end, and what is secret."""
     items = kit_contents(kit_folder(folder))
     if paths:
-        items = [item for item in items if item.rule.kind == paths and item.plain]
-        emit([str(item.path) for item in items]) if json else echo(
-            *(str(item.path) for item in items)
-        )
+        names = [str(item.path) for item in items if item.rule.kind == paths and item.plain]
+        respond(json, names, *names)
         return
-    rows = _rows(items)
-    if json:
-        emit({"contents": rows, "notes": _notes(items)})
-        return
-    print_table(of_records([{**row, "bytes": size(row["bytes"])} for row in rows]))
-    echo("", *_notes(items), ELSEWHERE)
+    rows, notes = _rows(items), _notes(items)
+    table = of_records([{**row, "bytes": size(row["bytes"])} for row in rows])
+    respond(json, {"contents": rows, "notes": notes}, table, "", *notes, ELSEWHERE)
 
 
 def _notes(items: list[Item]) -> list[str]:
@@ -196,11 +191,8 @@ def _notes(items: list[Item]) -> list[str]:
 
 def _rows(items: list[Item]) -> list[dict[str, Any]]:
     """Contents of a kit by kind and description."""
-    rows: dict[tuple[str, str], list[Item]] = {}
-    for file_kind in ORDER:
-        for item in items:
-            if item.rule.kind == file_kind:
-                rows.setdefault((file_kind, item.rule.description), []).append(item)
+    in_order = sorted(items, key=lambda item: ORDER.index(item.rule.kind))
+    rows = grouped(((item.rule.kind, item.rule.description), item) for item in in_order)
     return [
         {
             "kind": kind,
@@ -221,17 +213,15 @@ def next_key(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     from pomona_federation.installation import key_renewal
 
     public, fingerprint = key_renewal.make_next_key(folder)
-    if json:
-        emit({"key": public, "fingerprint": fingerprint})
-        return
-    echo(f"{public}  {fingerprint}", f"compare    {TELEPHONE}")
-    echo(
+    respond(
+        json,
+        {"key": public, "fingerprint": fingerprint},
+        f"{public}  {fingerprint}",
+        f"compare    {TELEPHONE}",
         "next       send that file to the lead (it is not secret), who runs: pomona deploy "
-        "renew-key NAME --key FILE"
-    )
-    echo(
+        "renew-key NAME --key FILE",
         "           with the folder that comes back: pomona silo stop, pomona silo use-key "
-        "FOLDER, pomona silo start"
+        "FOLDER, pomona silo start",
     )
 
 
@@ -246,13 +236,12 @@ def use_key(came: Path, *, folder: SiloKit = CURRENT_FOLDER, json: Json = False)
     from pomona_federation.installation import key_renewal
 
     fingerprint = key_renewal.use(folder, came)
-    if json:
-        emit({"fingerprint": fingerprint})
-    else:
-        echo(
-            f"keys/silo.key is now {fingerprint}; `pomona silo start` continues with it; the "
-            "previous key is deleted"
-        )
+    respond(
+        json,
+        {"fingerprint": fingerprint},
+        f"keys/silo.key is now {fingerprint}; `pomona silo start` continues with it; the "
+        "previous key is deleted",
+    )
 
 
 def certify_key(name: str, *, key: Path, out: Path = Path("kits"), json: Json = False) -> None:
@@ -270,10 +259,9 @@ def certify_key(name: str, *, key: Path, out: Path = Path("kits"), json: Json = 
     from pomona_federation.installation import key_renewal
 
     certified = key_renewal.certify(out, name, key)
-    if json:
-        emit(vars(certified))
-        return
-    echo(
+    respond(
+        json,
+        vars(certified),
         f"{certified.folder}  {certified.fingerprint}; no secrets inside",
         f"compare    {TELEPHONE}",
         f"next       send {name}.pub and {name}.cert to the server's administrator, who runs "
@@ -296,10 +284,9 @@ def replace_key(name: str, *, key: Path, folder: ServerKit = SERVER, json: Json 
     from pomona_federation.server.registry_admin import renew_key
 
     fingerprint = renew_key(folder, name, key)
-    if json:
-        emit({"silo": name, "fingerprint": fingerprint})
-    else:
-        echo(
-            f"{name} connects with {fingerprint} from now on, and is absent until it does; its "
-            "place and state stay"
-        )
+    respond(
+        json,
+        {"silo": name, "fingerprint": fingerprint},
+        f"{name} connects with {fingerprint} from now on, and is absent until it does; its "
+        "place and state stay",
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from pomona.cli.arguments import config_of
-from pomona.cli.output import Flag, Json, activity, emit, print_table, size
+from pomona.cli.output import Flag, Json, activity, emit, print_table, respond, size
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
 from pomona.core.toml import read_file
@@ -146,7 +146,7 @@ def simulate(
     below, prepare = of_study(study, members)
     config = config_of(words, base=below)
     if dry_run:
-        emit(config.tree()) if json else print(config.toml(), end="")
+        respond(json, config.tree(), *config.toml().splitlines())
         return
     name = f"{config.method.name}-{study.stem}".replace(":", ".")
     folder = out or Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"

@@ -20,11 +20,12 @@ from pomona.cli.output import (
     emit,
     print_table,
     printable,
+    respond,
     size,
     stdout,
 )
 from pomona.core.errors import ConfigError, StorageError, kind_of
-from pomona.core.table import of_records
+from pomona.core.table import Table, of_records
 from pomona_federation.agreement import Federation
 from pomona_federation.cli.kits import SERVER, ServerKit
 from pomona_federation.installation.contents import require_kit
@@ -94,7 +95,7 @@ def status(
         row = server(folder, study)
         if watch and not json:
             stdout.clear()
-        emit(row) if json else _show(row)
+        respond(json, row, *_described(row))
         if not watch:
             return
         try:
@@ -119,24 +120,25 @@ def _progress(s: dict[str, Any]) -> str:
     return f", question {s['round'] + 1} of {SURVEY_STEPS}: {seconds / 60:.0f} min left at most"
 
 
-def _show(s: dict[str, Any]) -> None:
-    echo(
-        f"{s['federation']}: "
-        + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
+def _described(s: dict[str, Any]) -> Iterator[str | Table]:
+    """Yield the lines and tables of a status."""
+    process = f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"
+    yield f"{s['federation']}: {process}"
+    yield (
         f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}"
         if s["study"]
-        else "no study",
-        *([f"{s['drain']}: `pomona server undrain` ends that"] if s["drain"] else []),
-        *([s["sum"]] if s["sum"] else []),
-        s["version"],
-        *_notices(s),
+        else "no study"
     )
+    if s["drain"]:
+        yield f"{s['drain']}: `pomona server undrain` ends that"
+    if s["sum"]:
+        yield s["sum"]
+    yield s["version"]
+    yield from _notices(s)
     if s["silos"]:
-        print_table(
-            of_records([{**silo, "unused": _last_unused(silo["unused"])} for silo in s["silos"]])
-        )
+        yield of_records([{**silo, "unused": _last_unused(silo["unused"])} for silo in s["silos"]])
     if len(s["studies"]) > 1:
-        print_table(of_records(s["studies"]))
+        yield of_records(s["studies"])
 
 
 def _notices(s: dict[str, Any]) -> Iterator[str]:
@@ -181,7 +183,7 @@ def _drain(folder: Path, json: bool, enabled: bool) -> None:
         "draining": "the current round is finished first; then nothing starts",
         "drained": "nothing is running, and nothing starts",
     }
-    emit({"drain": state}) if json else print(sentences[state])
+    respond(json, {"drain": state}, sentences[state])
 
 
 def _last_unused(unused: dict[str, Any] | None) -> str:
@@ -250,7 +252,7 @@ def stop_process(state: Path, role: str, json: bool) -> None:
             f"the {role} in {state} has not stopped; look at its logs, or stop it on its own "
             "machine"
         )
-    emit({"stopped": True}) if json else print("stopped")
+    respond(json, {"stopped": True}, "stopped")
 
 
 def add(
@@ -271,15 +273,16 @@ def add(
     declined = StudyQueue(folder).declined
     client = admit(folder, name, key)
     reopened = sorted(declined - StudyQueue(folder).declined)
-    if json:
-        emit({"silo": name, "place": client, "reopened": reopened})
-        return
-    print(f"{name} has place {client} and joins in the next round in which it is connected")
-    for study in reopened:
-        print(
+    respond(
+        json,
+        {"silo": name, "place": client, "reopened": reopened},
+        f"{name} has place {client} and joins in the next round in which it is connected",
+        *(
             f"study {study}, which was declined, is open again: with {name} enough members could "
             f"accept; if it should not run, `pomona server study abort {study}`"
-        )
+            for study in reopened
+        ),
+    )
 
 
 def revoke(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
@@ -294,10 +297,8 @@ def revoke(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
     from pomona_federation.server.registry_admin import LASTING, dismiss
 
     dismiss(folder, name)
-    if json:
-        emit({"silo": name, "revoked": True, "remains": LASTING})
-    else:
-        print(f"{name} is revoked from the next round on. What cannot be undone: {LASTING}")
+    line = f"{name} is revoked from the next round on. What cannot be undone: {LASTING}"
+    respond(json, {"silo": name, "revoked": True, "remains": LASTING}, line)
 
 
 def readmit(
@@ -318,10 +319,8 @@ def readmit(
     from pomona_federation.server.study_queue import StudyQueue
 
     study_name, number = StudyQueue(folder).readmit(name, study)
-    if json:
-        emit({"silo": name, "study": study_name, "round": number})
-    else:
-        print(f"{name} is readmitted to study {study_name}, at the latest in round {number}")
+    line = f"{name} is readmitted to study {study_name}, at the latest in round {number}"
+    respond(json, {"silo": name, "study": study_name, "round": number}, line)
 
 
 def page(
@@ -343,11 +342,11 @@ def page(
     require_kit(folder, "server")
     if name is None:
         names = sorted(status_page.readers(folder).tokens)
-        emit(names) if json else echo(*(names or ["no one may read the status page"]))
+        respond(json, names, *(names or ["no one may read the status page"]))
         return
     if revoke:
         status_page.revoke_reader(folder, name)
-        emit({"reader": name, "revoked": True}) if json else print(f"access of {name} ended")
+        respond(json, {"reader": name, "revoked": True}, f"access of {name} ended")
         return
     if not ServerFile.load(folder, federation).page:
         raise ConfigError(f"write page = true into {folder / NAME}, and start the server again")
@@ -357,7 +356,7 @@ def page(
         "password": status_page.add_reader(folder, name),
         "certificate_sha256": fingerprint(folder / "certs" / "server.crt"),
     }
-    emit(row) if json else echo(*(f"{key.replace('_', ' ')}: {row[key]}" for key in row))
+    respond(json, row, *(f"{key.replace('_', ' ')}: {row[key]}" for key in row))
 
 
 def notify(*, folder: ServerKit = SERVER, test: Flag = False, json: Json = False) -> None:
@@ -381,6 +380,6 @@ def notify(*, folder: ServerKit = SERVER, test: Flag = False, json: Json = False
     else:
         counts = pending(folder)
         rows = [{"receiver": name, "waiting": counts[name]} for name in settings.channels]
-    emit(rows) if json else print_table(of_records(rows))
+    respond(json, rows, of_records(rows))
     if failed := [row["receiver"] for row in rows if row.get("outcome", "sent") != "sent"]:
         raise ConfigError(f"no notice reaches {', '.join(failed)}; correct [notify] in {NAME}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, activity, echo, echo_stderr, emit, size
+from pomona.cli.output import Json, activity, echo, echo_stderr, emit, respond, size
 from pomona.cli.predict import ExportFormat, export_model
 from pomona.core.errors import ConfigError
 from pomona.core.files import safe_path
@@ -38,11 +38,10 @@ def status(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
 
     require_kit(folder, "silo")
     s = silo(folder)
-    if json:
-        emit(s)
-        return
     torn, visits = s["torn_visits"], f"last visit {s['last_visit'] or 'none yet'}"
-    echo(
+    respond(
+        json,
+        s,
         f"{s['federation']} at {s['server']}",
         (
             f"node      {s['state']}{_in_brackets(s['reason'])}, since {s['since'] or '-'}, "
@@ -133,10 +132,7 @@ def report(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json 
 
     with progress_display(stays=False) as display:
         result, page = create_report(folder, display, study)
-    if json:
-        emit(vars(result))
-    else:
-        echo(*result.markdown().splitlines(), "", f"written  {page}")
+    respond(json, vars(result), *result.markdown().splitlines(), "", f"written  {page}")
 
 
 def export(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Flag, Json, echo, emit, print_table
+from pomona.cli.output import Flag, Json, echo, emit, print_table, respond
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
@@ -34,20 +34,16 @@ def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> Non
     queue = StudyQueue(folder)
     submission = queue.submit(file)
     digits = in_fours(submission.agreement)
-    if json:
-        emit({"study": submission.study.name, "agreement": submission.agreement, "digits": digits})
-        return
-    print(
-        f"study {submission.study.name} is number {submission.number}; its hash is\n"
-        f"  {submission.agreement}"
-    )
-    print(
+    respond(
+        json,
+        {"study": submission.study.name, "agreement": submission.agreement, "digits": digits},
+        f"study {submission.study.name} is number {submission.number}; its hash is",
+        f"  {submission.agreement}",
         "by telephone, every silo reads out what `pomona silo check --study` prints after "
-        f"“compare”\n  {digits}"
-    )
-    print(
+        "“compare”",
+        f"  {digits}",
         "every silo's administrator sees it with `pomona silo studies`, and accepts or declines "
-        "it by this hash"
+        "it by this hash",
     )
 
 
@@ -56,7 +52,7 @@ def list_(*, folder: ServerKit = SERVER, json: Json = False) -> None:
     from pomona_federation.server.study_requests import overview
 
     rows = overview(folder)
-    emit(rows) if json else print_table(of_records(rows)) if rows else print("no study")
+    respond(json, rows, of_records(rows) if rows else "no study")
 
 
 def abort(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
@@ -70,9 +66,8 @@ def abort(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).abort(name)
-    emit({"study": name, "aborted": True}) if json else print(
-        f"study {name} has ended; its results so far are kept"
-    )
+    line = f"study {name} has ended; its results so far are kept"
+    respond(json, {"study": name, "aborted": True}, line)
 
 
 def begin(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
@@ -87,13 +82,9 @@ def begin(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     from pomona_federation.server.study_queue import StudyQueue
 
     undecided = StudyQueue(folder).start(name)
-    if json:
-        emit({"study": name, "begun": True, "undecided": undecided})
-        return
-    echo(
-        f"study {name} starts when its turn comes"
-        + (f", without {', '.join(undecided)}" if undecided else "")
-    )
+    absent = f", without {', '.join(undecided)}" if undecided else ""
+    line = f"study {name} starts when its turn comes{absent}"
+    respond(json, {"study": name, "begun": True, "undecided": undecided}, line)
 
 
 def resume(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
@@ -108,9 +99,8 @@ def resume(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
     from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).resume(name)
-    emit({"study": name, "resumed": True}) if json else print(
-        f"study {name} continues when its turn comes"
-    )
+    line = f"study {name} continues when its turn comes"
+    respond(json, {"study": name, "resumed": True}, line)
 
 
 def result(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
@@ -150,7 +140,7 @@ def studies(*, folder: SiloKit = CURRENT_FOLDER, ask: Flag = False, json: Json =
     if rows:
         print_table(of_records(rows))
     else:
-        print("no study was offered yet, except one that may have come with the kit")
+        echo("no study was offered yet, except one that may have come with the kit")
     if waiting := [row["hash"][:9] for row in rows if row["decision"] == "pending"]:
         echo(
             f"pomona silo check --study {waiting[0]} shows what it would do, what to know first,",
@@ -226,13 +216,8 @@ def _decide(study: str, accepted: bool, decider: str, folder: Path, json: bool) 
         require_acceptable(folder, offered)
     decided = studies.decide(offered, accepted, decider or _account())
     news = _send_decisions(folder)
-    if json:
-        emit(_study_row(decided))
-    else:
-        echo(
-            f"study {decided.study.name} ({decided.agreement[:16]}) is {decided.status} by "
-            f"{decided.by}; {news}"
-        )
+    line = f"study {decided.study.name} ({decided.agreement[:16]}) is {decided.status}"
+    respond(json, _study_row(decided), f"{line} by {decided.by}; {news}")
 
 
 def _fetch_studies(folder: Path) -> None:

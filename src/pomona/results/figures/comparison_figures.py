@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pomona.core.table import grouped
 from pomona.core.toml import flat, is_number
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import Metric
@@ -151,10 +152,7 @@ def _line_style(style: Style) -> dict[str, Any]:
 
 def _curve(entry: ComparisonRow) -> dict[int, Spread]:
     """Return round -> the metric over seeds."""
-    points: dict[int, list[float | None]] = {}
-    for rounds, values in entry.curve():
-        for number, value in zip(rounds, values, strict=True):
-            points.setdefault(number, []).append(value)
+    points = grouped(pair for curve in entry.curve() for pair in zip(*curve, strict=True))
     spreads = {number: spread(values) for number, values in points.items()}
     return {number: s for number, s in spreads.items() if s}
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from pomona.core.errors import listed
-from pomona.core.table import PLACEHOLDER, Table
+from pomona.core.table import PLACEHOLDER, Table, grouped
 from pomona.experiments import bench_gains
 from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.bench_table import format_spread
@@ -30,11 +30,12 @@ MAX_COLUMNS = 12  # clients in a table
 
 def tested(comparison: Comparison) -> list[str]:
     """Return the clients of each scenario with their numbers of test samples, in sentences."""
-    by_text: dict[str, list[str]] = {}
-    for scenario in comparison.scenarios:
-        entries = comparison.in_scenario(scenario)
-        if seeds := [clients for entry in entries for clients in entry.tested()]:
-            by_text.setdefault(_tested(seeds), []).append(entries[0].column)
+    scenarios = map(comparison.in_scenario, comparison.scenarios)
+    by_text = grouped(
+        (_tested(seeds), entries[0].column)
+        for entries in scenarios
+        if (seeds := [clients for entry in entries for clients in entry.tested()])
+    )
     return [
         f"Clients{f' in {listing(columns)}' if len(by_text) > 1 else ''}: {text}."
         for text, columns in by_text.items()
@@ -142,10 +143,11 @@ def gains_table(comparison: Comparison) -> Table | None:
         "Where an interval includes 0, there is no significant difference; verdicts are corrected "
         "for the lines of their scenario (Holm)."
     )
-    by_reason: dict[str, list[str]] = {}
-    for entry, row in compared:
-        if row["reason"]:
-            by_reason.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
+    by_reason = grouped(
+        (row["reason"], f"{entry.row} in {entry.column}")
+        for entry, row in compared
+        if row["reason"]
+    )
     notes = [note] if rows else []
     notes += _sides(compared) + _exclusions(comparison)
     notes += [f"Not compared: {listed(names)}: {reason}." for reason, names in by_reason.items()]
@@ -157,11 +159,11 @@ def gains_table(comparison: Comparison) -> Table | None:
 
 def _sides(compared: Sequence[tuple[ComparisonRow, Mapping[str, Any]]]) -> list[str]:
     """Name the models that the gains compare, with their rounds."""
-    by_text: dict[str, list[str]] = {}
-    for entry, row in compared:
-        if row["judged"] and row["base"]:
-            text = f"{row['judged']}, against {row['base']}"
-            by_text.setdefault(text, []).append(f"{entry.row} in {entry.column}")
+    by_text = grouped(
+        (f"{row['judged']}, against {row['base']}", f"{entry.row} in {entry.column}")
+        for entry, row in compared
+        if row["judged"] and row["base"]
+    )
     return [f"Compared on test data, {listed(names)}: {text}." for text, names in by_text.items()]
 
 

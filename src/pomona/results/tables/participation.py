@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pomona.core.attack import Attack
-from pomona.core.notes import Note
-from pomona.core.table import PLACEHOLDER, Table
+from pomona.core.table import PLACEHOLDER, Table, grouped
 from pomona.record.run_summary import attack_of
 from pomona.results.run_numbers import Run
 
@@ -119,10 +118,7 @@ def _damage(run: Run) -> str:
 
 def notes(runs: list[Run]) -> Table:
     """Return one row per distinct note, with its runs if there are several."""
-    labels: dict[Note, list[str]] = {}
-    for run in runs:
-        for note in run.result.notes:
-            labels.setdefault(note, []).append(run.label)
+    labels = grouped((note, run.label) for run in runs for note in run.result.notes)
     several = len(runs) > 1
     rows = []
     for note, names in labels.items():

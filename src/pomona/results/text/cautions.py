@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pomona.core.errors import StorageError
+from pomona.core.table import grouped
 from pomona.experiments.reference import Average
 from pomona.record.predictions import PREDICTIONS
 from pomona.record.run_folder import load, require_unchanged
@@ -131,18 +132,12 @@ def _methods_by_seeds(entries: Sequence[tuple[str, int, int]], count: int) -> st
     """
     if 1 < len(entries) == count and all(k == n for _, k, n in entries):
         return "all methods"
-    by_seeds: dict[str, list[str]] = {}
-    for row, k, n in entries:
-        if k:
-            by_seeds.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
+    by_seeds = grouped((f" ({k} of {n} seeds)" if n > 1 else "", row) for row, k, n in entries if k)
     return ", ".join(listing(names, MAX_NAMES) + seeds for seeds, names in by_seeds.items())
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:
     """Merge notes with the same text into one sentence, in the order of their first."""
-    by_text: dict[tuple[str, str, str], list[str]] = {}
-    for note in notes:
-        label = f"{note.run} ({note.figure})" if note.figure else note.run
-        by_text.setdefault((note.prefix, note.singular, note.plural), []).append(label)
+    by_text = grouped(((note.prefix, note.singular, note.plural), note.label) for note in notes)
     for (prefix, singular, plural), labels in by_text.items():
         yield prefix + listing(labels) + (plural or singular if len(labels) > 1 else singular)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pomona.core.bounds import plain
+from pomona.core.table import grouped
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
 from pomona.experiments.reference import Reference
@@ -54,10 +55,7 @@ def _column(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[st
 
 
 def _missing(entries: Sequence[ComparisonRow], reference: Reference | None) -> list[str]:
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for e in entries:
-        if not e.cells:
-            reasons.setdefault((e.state, _reason(e, reference)), []).append(e.row)
+    reasons = grouped(((e.state, _reason(e, reference)), e.row) for e in entries if not e.cells)
     every = len(entries)
     return [
         (

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import numpy as np
 
+from pomona.core.table import grouped
 from pomona.metrics.best_round import best
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import client_names, evidence, gained_over, measured
@@ -84,10 +85,7 @@ def basis(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for runs whose means are over the same clients, then one for each gain over
     local training.
     """
-    by_text: dict[str, list[str]] = {}
-    for run in runs:
-        if text := _mean(run):
-            by_text.setdefault(text, []).append(run.label)
+    by_text = grouped((text, run.label) for run in runs if (text := _mean(run)))
     evaluated = [run for run in over_seeds(runs) if run.mean is not None]
     base = baseline(evaluated, evaluated[0]) if evaluated else None
     return [

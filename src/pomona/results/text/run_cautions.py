@@ -39,6 +39,11 @@ class Caution:
     prefix: str = ""
     figure: str = ""
 
+    @property
+    def label(self) -> str:
+        """The label of the run with its own figure, if there is one."""
+        return f"{self.run} ({self.figure})" if self.figure else self.run
+
 
 def _incomplete(run: Run) -> Iterator[Caution]:
     if not finished(run.result):
