@@ -28,10 +28,10 @@ def with_sections(layer: Mapping[str, Any]) -> Tree:
     tree = expand_names(layer)
     for key, names in KNOWN_NAMES.items():
         section = tree.get(key)
-        if isinstance(section, Mapping) and isinstance(name := section.get("name"), str):
-            tree[key] = {**section, "name": canonical(name, names)}
-    if isinstance(metric := tree.get("metric"), str):
-        tree["metric"] = canonical(metric, METRICS)
+        if isinstance(section, Mapping) and isinstance(section.get("name"), str):
+            tree[key] = {**section, "name": canonical(section["name"], names)}
+    if isinstance(tree.get("metric"), str):
+        tree["metric"] = canonical(tree["metric"], METRICS)
     return tree
 
 

@@ -89,7 +89,7 @@ def content(path: Path, max_bytes: int = MOST_BYTES, follow: bool = True) -> byt
     """Read a regular file of at most ``max_bytes`` bytes. Raises OSError as ``opened`` does."""
     with opened(path, max_bytes, follow) as file:
         # a single read would allocate the maximum length in advance
-        blocks, remaining = (list[bytes](), max_bytes + 1)
+        blocks, remaining = list[bytes](), max_bytes + 1
         while remaining and (block := file.read(min(BLOCK, remaining))):
             blocks.append(block)
             remaining -= len(block)

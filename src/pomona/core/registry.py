@@ -19,10 +19,8 @@ from pomona.core.errors import ConfigError, suggestion, with_extra, worded
 from pomona.core.files import sha256
 
 _barred = ContextVar("_barred", default=False)
-_homes: list[
-    str
-    # folders from which modules may be imported; added to the import path only while one is loaded
-] = []
+# folders from which modules may be imported; on the import path only while one is loaded
+_homes: list[str] = []
 # use count of each folder that is on the path only for this reason
 _loading: Counter[str] = Counter()
 _lock = Lock()

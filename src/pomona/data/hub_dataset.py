@@ -87,7 +87,8 @@ def _subset_files(name: str, root: Path, subset: str) -> list[Path]:
             f"{name} has no Parquet files{f' in {subset}' if subset else ''} ({summary}); the Hub "
             "keeps Parquet files of every data set at its revision refs/convert/parquet"
         )
-    if not subset and len(tops := sorted({*_tops(inside)})) > 1:
+    tops = sorted({*_tops(inside)})
+    if not subset and len(tops) > 1:
         raise ConfigError(f"{name} has the subsets {listed(tops, 8)}; set data.subset to one")
     return inside
 

@@ -38,7 +38,8 @@ def group_of(section: Mapping[str, Any]) -> Group:
 
     Raises PydanticKnownError for an unknown name, ValueError as ``source_of``.
     """
-    if isinstance(name := section["name"], str) and ":" in name:
+    name = section["name"]
+    if isinstance(name, str) and ":" in name:
         return CustomReader
     if require_name(section, NAMES) in CATALOGUE:
         return CATALOGUE[name].settings

@@ -136,7 +136,8 @@ class CallbackList:
             self.on_exchange = lambda *args: [on_exchange(*args) for on_exchange in observers]
 
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
-        return [hook for c in self._callbacks if callable(hook := getattr(c, name, None))]
+        hooks = (getattr(callback, name, None) for callback in self._callbacks)
+        return [hook for hook in hooks if callable(hook)]
 
     def _notify(self, name: str, *args: object) -> None:
         for hook in self._hooks(name):

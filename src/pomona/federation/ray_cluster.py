@@ -62,7 +62,10 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
     with _environment(address == "local"):
         with _own_handler():
             try:
-                _start(cores) if address == "local" else _join(address)
+                if address == "local":
+                    _start(cores)
+                else:
+                    _join(address)
             except Exception as fault:  # Ray raises this class itself
                 raise ConfigError(
                     f"no Ray cluster answers at {address} ({_first_line(fault)}); start one (ray "

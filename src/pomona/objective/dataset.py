@@ -237,7 +237,8 @@ class DeviceDataset:
 
     @cached_property
     def _sorted(self) -> list[tuple[Tensor, Tensor]]:
-        return [(rows[order], order) for rows in self.rows["train"] for order in [rows.argsort()]]
+        in_order = [rows.sort() for rows in self.rows["train"]]
+        return [(rows.values, rows.indices) for rows in in_order]
 
     def sizes(self, split: str) -> list[int]:
         """Return the number of samples per client."""
@@ -263,13 +264,12 @@ def clustered(groups: NDArray[np.int64] | None, partition: Partition) -> frozens
     """Return the (split, client) pairs in which several samples are of one group."""
     if groups is None:
         return frozenset()
-    return frozenset(
-        (split, i)
+    rows = {
+        (split, i): getattr(client, split)
         for split in SPLITS
         for i, client in enumerate(partition.clients)
-        for rows in [getattr(client, split)]
-        if len(np.unique(groups[rows])) < len(rows)
-    )
+    }
+    return frozenset(key for key, mine in rows.items() if len({*groups[mine]}) < len(mine))
 
 
 def _selected(x: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:

@@ -212,7 +212,8 @@ def _margin(run: Result) -> float | None:
 def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
     """Raise ConfigError for runs of other clients, between which there is no gain."""
     for run in runs:
-        if list(clients := run.about["clients"]) != list(names):
+        clients = run.about["clients"]
+        if list(clients) != list(names):
             raise ConfigError(
                 f"the runs have different clients, {listed(names)} ({len(names)}) and "
                 f"{listed(clients)} ({len(clients)}), so there is no gain; give runs over the same "

@@ -109,7 +109,8 @@ class SuperLinkClient:
             )
         if not answer.HasField("run_id"):
             raise ProtocolError("SuperLink started no run; look at `pomona server logs`")
-        self._launch(run := int(answer.run_id))
+        run = int(answer.run_id)
+        self._launch(run)
         return run
 
     def _launch(self, run: int) -> None:

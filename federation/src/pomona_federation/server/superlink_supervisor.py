@@ -238,7 +238,10 @@ class ServerPolicy:
             "from there"
         )
         self.audit.write("lost", process=process, round=round_, failures=self._failures, why=fate)
-        self._close() if restarts_link else self._give_up_run()
+        if restarts_link:
+            self._close()
+        else:
+            self._give_up_run()
         return Restart(delay, stop=restarts_link)
 
     def _progress(self) -> tuple[str, int]:
@@ -288,11 +291,7 @@ class ServerPolicy:
             with suppress(ProtocolError):  # it has just ended
                 link.stop(run)
             self.audit.write("withdrawn", run=str(run))
-        end(
-            lambda: [
-                process for process, command in supervisor.descendants().items() if APP in command
-            ]
-        )
+        end(lambda: [p for p, command in supervisor.descendants().items() if APP in command])
 
     def _launch(self, supervisor: Supervisor) -> None:
         """Start SuperLink and wait until it answers. Raises ConnectionError."""

@@ -260,9 +260,10 @@ def end(
     terminated: set[psutil.Process] = set()
     while (left := set(living())) and (waited := time.monotonic() - start_time) < patience + 1:
         targets = left & early if waited < 1 and left & early else left
-        for process in targets if waited > patience else targets - terminated:
+        kill = waited > patience
+        for process in targets if kill else targets - terminated:
             with suppress(psutil.Error):
-                process.kill() if waited > patience else process.terminate()
+                process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         terminated |= targets
         time.sleep(0.1)
 

@@ -153,8 +153,9 @@ def _traits(flat: Any, plane: Slice) -> tuple[tuple[str, str], ...]:
     """
     directions = tuple(str(side)[:1] for side in flat.get("PatientOrientation") or ())
     if plane.orientation:
-        largest = [(k, v) for v in np.reshape(plane.orientation, (2, 3)) for k in [abs(v).argmax()]]
-        directions = tuple("RLAPFH"[2 * k + int(v[k] > 0)] for k, v in largest)
+        axes = np.reshape(plane.orientation, (2, 3))
+        largest = zip(axes, abs(axes).argmax(axis=1), strict=True)
+        directions = tuple("RLAPFH"[2 * k + int(axis[k] > 0)] for axis, k in largest)
     spacing = plane.spacing or dicom_header.numbers(flat, "ImagerPixelSpacing", 2)
     traits = {
         "rows and columns to": ", ".join(filter(None, directions)),
@@ -235,9 +236,11 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
 
 def _notes(images: Sequence[ImageFile]) -> Iterator[str]:
     """Yield the remarks on a series' images, and one if they are of several units or patients."""
-    if len(units := sorted({image.unit for image in images} - {""})) > 1:
+    units = sorted({image.unit for image in images} - {""})
+    patients = sorted({image.patient for image in images} - {""})
+    if len(units) > 1:
         yield f"values of several units in one series ({listed(units, 3)})"
-    if len(patients := sorted({image.patient for image in images} - {""})) > 1:
+    if len(patients) > 1:
         yield f"slices of several patients in one series ({listed(patients, 3)})"
     for image in images:
         yield from image.notes

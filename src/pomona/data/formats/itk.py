@@ -72,9 +72,9 @@ def opened(path: Path) -> ImageFile:
 
 def _traits(reader: Any) -> tuple[tuple[str, str], ...]:
     """Return to which axes of space rows and columns of an image run, and its pixels' size."""
-    directions = np.reshape(reader.GetDirection(), (2, 2)).T
-    largest = [(k, v) for v in directions for k in [abs(v).argmax()]]
-    sides = ", ".join(("x", "-x", "y", "-y")[2 * k + int(v[k] < 0)] for k, v in largest)
+    axes = np.reshape(reader.GetDirection(), (2, 2)).T
+    largest = zip(axes, abs(axes).argmax(axis=1), strict=True)
+    sides = ", ".join(("x", "-x", "y", "-y")[2 * k + int(axis[k] < 0)] for axis, k in largest)
     return ("rows and columns to", sides), ("pixels of", in_mm(reader.GetSpacing()[::-1]))
 
 

@@ -200,7 +200,8 @@ def _require_columns(path: Path, names: Sequence[str], target: str) -> None:
 def _cell(column: str, cell: str) -> str:
     """Strip a cell; names and splits are also normalised for comparison."""
     if column == "split":
-        return ALIKE.get(split := cell.strip().lower(), split)
+        split = cell.strip().lower()
+        return ALIKE.get(split, split)
     return cell_values.name(cell) if column in {"client", "group"} else cell.strip()
 
 

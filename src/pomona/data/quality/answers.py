@@ -153,7 +153,8 @@ def codes(cells: Cells) -> list[str]:
     for k, name in cells.columns("number") if cells.names else ():
         sites: dict[tuple[float, ...], str] = {}
         for site, sample in zip(cells.names, cells.samples, strict=True):
-            if len(values := without_gaps(sample[:, k])) >= ENOUGH_ROWS:
+            values = without_gaps(sample[:, k])
+            if len(values) >= ENOUGH_ROWS:
                 sites.setdefault(tuple(np.unique(values).tolist()), site)
         pairs = {values: site for values, site in sites.items() if len(values) == 2}
         if len(pairs) < 2 or max(map(len, sites)) > 2:

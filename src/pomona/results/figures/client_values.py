@@ -81,12 +81,13 @@ def learning_curves(run: Run, quantity: Quantity) -> list[ReportFigure]:
     history = epoch_losses(run, quantity.name)
     if history is None:
         return []
-    epochs = np.arange(1, len(history.losses) + 1)
+    losses, rounds = history.losses, history.rounds
+    epochs = np.arange(1, len(losses) + 1)
     figure, axes = plot.panels(plot.WIDTH, 3.6)
     ax = axes[0, 0]
-    plot.bundle(ax, epochs, history.losses, color=run.style.colour, linewidth=1, alpha=0.7)
+    plot.bundle(ax, epochs, losses, color=run.style.colour, linewidth=1, alpha=0.7)
     ax.plot([], [], color=run.style.colour, linewidth=1, label="each client")
-    stage_ends = {i: (k, history.losses[k - 1, i]) for i, k in enumerate(history.stage) if k}
+    stage_ends = {i: (k, losses[k - 1, i]) for i, k in enumerate(history.stage) if k}
     dots: dict[str, Any] = {"color": plot.INK, "markersize": 4, "label": "end of the initial stage"}
     ax.plot(*zip(*stage_ends.values(), strict=True), "o", **dots)
     ax.set(xlabel="epoch of weight learning, over all rounds", ylabel=quantity.symbol)
@@ -105,10 +106,9 @@ def learning_curves(run: Run, quantity: Quantity) -> list[ReportFigure]:
             rows=plot.records(
                 "run client name epoch round loss",
                 (
-                    (run.label, i, run.client(i), int(e) + 1, int(rounds[e]), float(losses[e]))
+                    (run.label, i, run.client(i), e + 1, int(rounds[e, i]), float(losses[e, i]))
                     for i in stage_ends
-                    for rounds, losses in [(history.rounds[:, i], history.losses[:, i])]
-                    for e in np.flatnonzero(rounds)
+                    for e in np.flatnonzero(rounds[:, i]).tolist()
                 ),
             ),
         )

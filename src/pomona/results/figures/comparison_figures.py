@@ -109,7 +109,8 @@ def _label_lines(comparison: Comparison, axes: Any, curves: Mapping[str, Points]
 
 def curves(comparison: Comparison, scenario: str) -> ReportFigure | None:
     """Draw the test metric of every method by round, averaged over clients and seeds."""
-    lines = [(e, curve) for e in comparison.in_scenario(scenario) if len(curve := _curve(e)) > 1]
+    every_line = [(e, _curve(e)) for e in comparison.in_scenario(scenario)]
+    lines = [(e, curve) for e, curve in every_line if len(curve) > 1]
     if not lines:
         return None
     metric, column = lines[0][0].metric, lines[0][0].column

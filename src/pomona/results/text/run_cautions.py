@@ -209,13 +209,13 @@ def _missing(run: Run, name: str) -> list[str]:
     """
     target, rows = run.setting(name), list(outcomes.outcome_rows(run))
     several = len({outcome for _, outcome, _ in rows}) > 1
-    chosen = [row for row in rows if target is not None and row[2]["chosen"]]
-    return [
-        f"{client}{f', {outcome}' if several else ''}: {outcomes.cell(metrics, name)}"
-        for client, outcome, metrics in chosen
-        for _, high in [metrics["intervals"].get(name) or (0, 1)]
-        if high < target
-    ]
+    missed = []
+    for client, outcome, metrics in rows if target is not None else ():
+        _, high = metrics["intervals"].get(name) or (0, 1)
+        if metrics["chosen"] and high < target:
+            label = f"{client}, {outcome}" if several else client
+            missed.append(f"{label}: {outcomes.cell(metrics, name)}")
+    return missed
 
 
 def _fails_elsewhere(run: Run) -> Iterator[Caution]:
