@@ -24,6 +24,12 @@ def run(name, folder, resume=False, callback=None, **settings):
     return pomona.run(tiny(name, **settings), folder, callback, resume)
 
 
+def interrupt(name, folder, number, resume=False, **settings):
+    """Run until round ``number``, and lose it before its commit."""
+    with pytest.raises(KeyboardInterrupt):
+        run(name, folder, resume, StopAfter(number, committed=False), **settings)
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     representatives(
@@ -34,8 +40,7 @@ def run(name, folder, resume=False, callback=None, **settings):
 def test_every_method_goes_on_to_the_same_end(name, number, tmp_path):
     partial = {"participation": 0.5} if number == 3 else {}
     uninterrupted = run(name, tmp_path / "whole", **partial)
-    with pytest.raises(KeyboardInterrupt):
-        run(name, tmp_path / "parts", **partial, callback=StopAfter(number, committed=False))
+    interrupt(name, tmp_path / "parts", number, **partial)
     assert read_status(tmp_path / "parts").round == number - 1
     resumed = run(name, tmp_path / "parts", resume=True, **partial)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
@@ -55,14 +60,7 @@ def test_comers_and_goers_go_on(tmp_path):
     }
     uninterrupted = run("apple", tmp_path / "whole", **settings)
     for number in (2, 3):
-        with pytest.raises(KeyboardInterrupt):
-            run(
-                "apple",
-                tmp_path / "parts",
-                resume=True,
-                **settings,
-                callback=StopAfter(number, committed=False),
-            )
+        interrupt("apple", tmp_path / "parts", number, resume=True, **settings)
     resumed = run("apple", tmp_path / "parts", resume=True, **settings)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert resumed.unseen == uninterrupted.unseen
@@ -71,8 +69,7 @@ def test_comers_and_goers_go_on(tmp_path):
 def test_a_private_run_goes_on_and_pays_once(tmp_path):
     settings = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
     uninterrupted = run("apple", tmp_path / "whole", **settings)
-    with pytest.raises(KeyboardInterrupt):
-        run("apple", tmp_path / "parts", **settings, callback=StopAfter(2, committed=False))
+    interrupt("apple", tmp_path / "parts", 2, **settings)
     resumed = run("apple", tmp_path / "parts", resume=True, **settings)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert resumed.summary["privacy"] == uninterrupted.summary["privacy"]
@@ -82,8 +79,7 @@ def test_a_private_run_goes_on_and_pays_once(tmp_path):
 
 def test_a_ledger_that_is_gone_stops_a_private_run(tmp_path):
     settings = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", **settings, callback=StopAfter(3, committed=False))
+    interrupt("fedavg", tmp_path / "parts", 3, **settings)
     ledger = next((tmp_path / "parts/private/dp").rglob("*.jsonl"))
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
     with pytest.raises((PrivacyError, StorageError), match="ledger"):
@@ -116,8 +112,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
     ],
 )
 def test_another_run_is_not_gone_on_with(settings, key, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", callback=StopAfter(2, committed=False))
+    interrupt("fedavg", tmp_path / "run", 2)
     with pytest.raises(CheckpointError, match=key):
         run("fedavg", tmp_path / "run", resume=True, **settings)
     run("fedavg", tmp_path / "run", resume=True, workers=2)
@@ -181,8 +176,7 @@ def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
 
 def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path):
     run("fedavg", tmp_path / "long", rounds=4)
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", rounds=3, callback=StopAfter(2, committed=False))
+    interrupt("fedavg", tmp_path / "run", 2, rounds=3)
     with pytest.raises(CheckpointError, match="more rounds, not fewer"):
         run("fedavg", tmp_path / "run", resume=True, rounds=2)
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
@@ -211,14 +205,7 @@ def test_a_schedule_over_all_rounds_cannot_be_given_more(name, settings, tmp_pat
 def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
     run("fedavg", tmp_path / "long", rounds=4)
     run("fedavg", tmp_path / "run", rounds=2)
-    with pytest.raises(KeyboardInterrupt):
-        run(
-            "fedavg",
-            tmp_path / "run",
-            resume=True,
-            rounds=4,
-            callback=StopAfter(4, committed=False),
-        )
+    interrupt("fedavg", tmp_path / "run", 4, resume=True, rounds=4)
     assert read_status(tmp_path / "run").sha256 == {}
     assert len(pomona.load(tmp_path / "run").rounds) == 4
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
@@ -253,8 +240,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("name", "old", "new"), CHANGES)
 def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
+    interrupt("fedavg", tmp_path / "run", 3)
     change(tmp_path / "run", name, old, new)
     content = {
         p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")
@@ -285,8 +271,7 @@ def test_what_a_finished_run_left_is_compared_with_what_is_there(name, tmp_path)
 
 
 def test_events_that_are_gone_or_cut_short_are_named(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
+    interrupt("fedavg", tmp_path / "run", 3)
     path = tmp_path / "run/events.jsonl"
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CheckpointError, match=r"events\.jsonl"):
@@ -298,8 +283,7 @@ def test_events_that_are_gone_or_cut_short_are_named(tmp_path):
 
 def test_files_that_are_views_may_go(tmp_path):
     uninterrupted = run("fedavg", tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
+    interrupt("fedavg", tmp_path / "run", 3)
     for name in ("config.toml", "partition.json"):
         (tmp_path / "run" / name).unlink()
     assert run("fedavg", tmp_path / "run", resume=True).evaluations == uninterrupted.evaluations
@@ -309,8 +293,7 @@ def test_files_that_are_views_may_go(tmp_path):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
     undamaged = run("apple", tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run("apple", tmp_path / "parts", callback=StopAfter(3, committed=False))
+    interrupt("apple", tmp_path / "parts", 3)
     newest = max((tmp_path / "parts/checkpoints").glob("round-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
@@ -323,8 +306,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
 
 
 def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
+    interrupt("fedavg", tmp_path / "run", 3)
     for path in (tmp_path / "run/checkpoints").glob("round-*"):
         path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match="all 2 checkpoints"):
@@ -349,8 +331,7 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     """
     auto = {"lr": "auto", "rounds": 2}
     run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", **auto, callback=StopAfter(2, committed=False))
+    interrupt("fedavg", tmp_path / "parts", 2, **auto)
     notes = Notes()
     for settings in (auto, auto, {**auto, "rounds": 3}):
         pomona.run(tiny("fedavg", **settings), tmp_path / "parts", notes, resume=True)
@@ -361,8 +342,7 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
 
 
 def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", lr="auto", callback=StopAfter(1, committed=False))
+    interrupt("fedavg", tmp_path / "parts", 1, lr="auto")
     run("fedavg", tmp_path / "parts", resume=True, lr="auto")
     run("fedavg", tmp_path / "whole", lr="auto")
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
@@ -400,8 +380,7 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
 
 
 def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path, monkeypatch):
-    with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
+    interrupt("fedavg", tmp_path / "run", 3)
     from pomona.core.errors import DivergedError
     from pomona.objective.pytorch import TorchObjective
 
@@ -484,8 +463,7 @@ def test_links_in_a_run_folder_are_not_followed(name, finished, tmp_path):
     if finished:
         run("fedavg", tmp_path / "run")
     else:
-        with pytest.raises(KeyboardInterrupt):
-            run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
+        interrupt("fedavg", tmp_path / "run", 3)
     path, outside = tmp_path / "run" / name, tmp_path / "outside"
     path.parent.mkdir(exist_ok=True)
     if path.exists():
