@@ -6,6 +6,16 @@ import numpy as np
 CT = np.array([[-2.0, 0, 0, 11], [0, -2.0, 0, 9], [0, 0, 3.0, 0], [0, 0, 0, 1]])
 
 
+def pixels(path):
+    """A file's values, checked against its header."""
+    from pomona.data.formats.image_formats import opened
+
+    file = opened(path)
+    x = file.decoded(file.shape[-1])
+    assert (x.shape, x.dtype) == (file.shape, file.dtype)
+    return x
+
+
 def write_dicom(path, pixels, **changes):
     """A slice (H, W) as uncompressed DICOM; ``changes`` are elements, None to leave one out."""
     from pydicom.dataset import FileDataset, FileMetaDataset

@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from image_files import write_dicom, write_nifti, write_series
+from image_files import pixels, write_dicom, write_nifti, write_series
 from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
@@ -27,14 +27,6 @@ tifffile = pytest.importorskip("tifffile")
 
 def values(dtype, shape=(5, 4, 3), low=0, high=200):
     return stream(1, "values").integers(low, high, shape).astype(dtype)
-
-
-def pixels(path):
-    """A file's values, checked against its header."""
-    file = opened(path)
-    x = file.decoded(file.shape[-1])
-    assert (x.shape, x.dtype) == (file.shape, file.dtype)
-    return x
 
 
 # NIfTI

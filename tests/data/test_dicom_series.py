@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from image_files import series, write_dicom
+from image_files import pixels, series, write_dicom
 from pydicom.dataset import Dataset
 
 from pomona.core.errors import DataError
@@ -27,8 +27,7 @@ def turned():
 
 
 def values(path):
-    file = opened(path)
-    return file.decoded(file.shape[-1])[..., 0]
+    return pixels(path)[..., 0]
 
 
 def edit(path, **changes):

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import fromstring
 import numpy as np
 import openpyxl
 import pytest
+import read_columns
 import xlwt
 from format_lines import Cases
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from odf.text import P
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
+from read_columns import note
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, formats
@@ -32,21 +34,11 @@ DAY, MOMENT = date(2024, 3, 1), datetime(2024, 3, 1, 10, 30)
 
 def read(path, **options):
     """The columns of a file by name, and its notes."""
-    (columns,) = formats.read([path], SpreadsheetFormat(name="table", **options))
-    cells = [array.to_pylist() for array in columns.arrays]
-    return dict(zip(columns.names, cells, strict=True)), columns.notes
-
-
-def note(notes, *texts):
-    """The only note with all these words."""
-    (line,) = [line for line in notes if all(text in line for text in texts)]
-    return line
+    return read_columns.read(path, SpreadsheetFormat(name="table", **options))
 
 
 def refused(path, *texts, **options):
-    with pytest.raises(DataError) as error:
-        read(path, **options)
-    assert all(text in str(error.value) for text in (path.name, *texts)), str(error.value)
+    read_columns.refused(path, SpreadsheetFormat(name="table", **options), *texts)
 
 
 def xlsx(folder, rows, patterns=(), merged=(), change=lambda book: None):

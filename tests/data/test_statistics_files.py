@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pyreadstat
 import pytest
+import read_columns
 import xport
 from format_lines import Cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from read_columns import note
 
-from pomona.core.errors import DataError
 from pomona.data import formats
 from pomona.data.formats import statistics_files
 from pomona.data.preprocessing import TableColumn
@@ -25,15 +26,7 @@ SAS = Path(__file__).parent / "sas"
 
 def read(path, **settings):
     """The columns of a file by name, and its notes."""
-    (columns,) = formats.read([path], StatisticsFormat(name="table", **settings))
-    cells = [array.to_pylist() for array in columns.arrays]
-    return dict(zip(columns.names, cells, strict=True)), columns.notes
-
-
-def note(notes, *texts):
-    """The only note with all these words."""
-    (line,) = [line for line in notes if all(text in line for text in texts)]
-    return line
+    return read_columns.read(path, StatisticsFormat(name="table", **settings))
 
 
 def sav(folder, frame, **options):
@@ -64,9 +57,7 @@ def sas(folder, name):
 
 
 def refused(path, *texts, **settings):
-    with pytest.raises(DataError) as error:
-        read(path, **settings)
-    assert all(text in str(error.value) for text in (path.name, *texts)), str(error.value)
+    read_columns.refused(path, StatisticsFormat(name="table", **settings), *texts)
 
 
 @CASES.line("S1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from image_files import labels_of
+from image_files import labels_of, pixels
 from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
@@ -27,14 +27,6 @@ GRAY = np.arange(120).reshape(10, 12)
 def written(tmp_path, values, **options):
     tifffile.imwrite(tmp_path / "1.tif", values, **options)
     return tmp_path / "1.tif"
-
-
-def pixels(path):
-    """A file's values, checked against its header."""
-    file = opened(path)
-    x = file.decoded(file.shape[-1])
-    assert (x.shape, x.dtype) == (file.shape, file.dtype)
-    return x
 
 
 def notes(path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_files import CT, nifti, series
+from image_files import CT, nifti, pixels, series
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
@@ -35,8 +35,7 @@ def patient(shape=(6, 10, 12)):
 
 
 def voxels(path):
-    file = opened(path)
-    return file.decoded(file.shape[-1])[..., 0]
+    return pixels(path)[..., 0]
 
 
 def pair(folder, image, mask, classes=("rest", "lesion")):

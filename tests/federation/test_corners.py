@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import pomona
 from pomona.config import read_overrides, resolve
@@ -72,10 +71,9 @@ def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buf
 
 
 def test_without_a_global_model_averaged_statistics_are_said_to_be_the_clients_own(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tests_normed", sys.modules[__name__])
     runs, notes = [], Notes()
     for buffers in ("average", "local"):
-        config = tiny("apple", model={"name": "tests_normed:normed"}, buffers=buffers)
+        config = tiny("apple", model={"name": "networks:normalised_first"}, buffers=buffers)
         runs.append(pomona.run(config, callback=notes))
     assert runs[0].evaluations == runs[1].evaluations
     assert [r.bytes_up for r in runs[0].rounds] == [r.bytes_up for r in runs[1].rounds]
@@ -88,26 +86,12 @@ def test_a_method_that_assumes_plain_sgd_refuses_momentum_before_anything_is_wri
     assert not (tmp_path / "r").exists()
 
 
-def normed(settings, input_shape, n_outputs, vocabulary):
-    """A custom model with BatchNorm over the raw pixels, whose statistics do not depend on any
-    weight.
-    """
-    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
-
-
-def dropped(settings, input_shape, n_outputs, vocabulary):
-    """A custom model with dropout."""
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, n_outputs))
-
-
-def test_dropout_repeats_by_seed_whatever_the_workers(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tests_dropped", sys.modules[__name__])
+def test_dropout_repeats_by_seed_whatever_the_workers():
     runs = [
-        pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, workers=w))
-        for w in (1, 1, 3)
+        pomona.run(tiny("fedavg", model={"name": "networks:dropped"}, workers=w)) for w in (1, 1, 3)
     ]
     assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
-    other_seed = pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, seed=1))
+    other_seed = pomona.run(tiny("fedavg", model={"name": "networks:dropped"}, seed=1))
     assert other_seed.evaluations != runs[0].evaluations
 
 

@@ -1,11 +1,9 @@
 """Evaluations share common work: fewer passes over the samples, bit-identical numbers."""
 
-import sys
 from collections import Counter
 
 import pytest
 import torch
-from torch import nn
 
 import pomona
 from pomona.federation.scoring import Examination
@@ -16,25 +14,7 @@ from problems import tiny
 
 pytestmark = pytest.mark.long
 
-NORMED = {"model": {"name": "tests_evaluated:normed"}, "rounds": 2, "workers": 1}
-
-
-def normed(settings, input_shape, n_outputs, vocabulary):
-    """BatchNorm between two layers."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs)
-    )
-
-
-def dropped(settings, input_shape, n_outputs, vocabulary):
-    """Dropout before BatchNorm."""
-    layers = normed(settings, input_shape, n_outputs, vocabulary)
-    return nn.Sequential(layers[0], layers[1], nn.Dropout(0.5), *layers[2:])
-
-
-@pytest.fixture(autouse=True)
-def own_networks(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tests_evaluated", sys.modules[__name__])
+NORMED = {"model": {"name": "networks:hidden"}, "rounds": 2, "workers": 1}
 
 
 @pytest.fixture
@@ -128,7 +108,7 @@ def test_a_model_that_is_not_kept_has_no_figures(scenario):
 
 
 def test_statistics_are_estimated_without_dropout_so_that_runs_repeat():
-    dropping = {"name": "tests_evaluated:dropped"}
+    dropping = {"name": "networks:with_dropout"}
     runs = [
         pomona.run(tiny("fedavg", **{**NORMED, "model": dropping, "workers": w})) for w in (1, 1, 2)
     ]

@@ -2,12 +2,9 @@
 with its rows.
 """
 
-import sys
-
 import pytest
 import torch
 from test_conformance import TABLE
-from torch import nn
 from torch.testing import assert_close
 
 import pomona
@@ -39,31 +36,12 @@ every_kind = pytest.mark.parametrize(
 )
 
 
-def normalised_first(settings, input_shape, n_outputs, vocabulary):
-    """BatchNorm over the raw pixels: its statistics depend on the samples alone, not on any
-    weight.
-    """
-    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
-
-
-def hidden(settings, input_shape, n_outputs, vocabulary):
-    """BatchNorm between two layers."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs)
-    )
-
-
-@pytest.fixture(autouse=True)
-def own_networks(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tests_networks", sys.modules[__name__])
-
-
 def rounds(name, settings, **changes):
     """Each round's replies, and the server's state after it, for a network that begins with
     BatchNorm.
     """
     changed = {
-        "model": {"name": "tests_networks:normalised_first"},
+        "model": {"name": "networks:normalised_first"},
         "buffers": "average",
         "local_epochs": 2,
         "clients": 3,
@@ -133,10 +111,7 @@ def test_pfedme_learns_with_averaged_statistics():
     """Its pull carried the statistics past the measured ones, farther every round, down to
     guessing: one in ten.
     """
-    changed = {
-        "model": {"name": "tests_networks:hidden"},
-        "data": {"name": "digits", "train_limit": 600},
-    }
+    changed = {"model": {"name": "networks:hidden"}, "data": {"name": "digits", "train_limit": 600}}
     result = pomona.run(tiny("pfedme", buffers="average", rounds=6, lr=0.1, **changed))
     assert result.curve("personal", "trained")[-1].mean > 0.5
     assert result.curve("global", "received")[-1].mean > 0.5
@@ -146,12 +121,7 @@ def test_the_servers_step_does_not_reach_variances():
     """SCAFFOLD's step beyond the mean made variances negative, and the loss of the global model not
     a number.
     """
-    changed = {
-        "model": {"name": "tests_networks:hidden"},
-        "local_epochs": 3,
-        "lr": 0.05,
-        "rounds": 4,
-    }
+    changed = {"model": {"name": "networks:hidden"}, "local_epochs": 3, "lr": 0.05, "rounds": 4}
     result = pomona.run(tiny("scaffold", {"server_lr": 1.5}, buffers="average", **changed))
     assert result.curve("global", "received")[-1].mean > 0.5
 
@@ -160,7 +130,7 @@ def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
     """It would make the loss of everybody's global model not a number. normalised_first has 64 means,
     then 64 variances.
     """
-    changed = {"model": {"name": "tests_networks:normalised_first"}, "buffers": "average"}
+    changed = {"model": {"name": "networks:normalised_first"}, "buffers": "average"}
     scenario = Scenario.prepare(tiny("fednova", **changed))
     server = with_statistics(scenario.config.method.method().server, scenario.initial)
     uplink = server.uplink_form(server.start(scenario.initial, Roster((1, 1)), 0)) | {
@@ -181,7 +151,7 @@ def test_admission_knows_that_statistics_are_no_model(monkeypatch):
     """A variance grows with the square of the data's scale."""
     expectations, admit = [], round_exchange.admit
     monkeypatch.setattr(round_exchange, "admit", lambda *a: expectations.append(a[1]) or admit(*a))
-    changed = {"model": {"name": "tests_networks:normalised_first"}, "buffers": "average"}
+    changed = {"model": {"name": "networks:normalised_first"}, "buffers": "average"}
     pomona.run(tiny("fednova", **changed, rounds=1))
     assert all(set(e.spec) - set(e.auxiliary) == {"model"} for e in expectations)
     assert expectations
@@ -192,7 +162,7 @@ def test_cfl_judges_updates_without_statistics():
     norms = []
     for buffers in ("average", "local"):
         result = pomona.run(
-            tiny("cfl", model={"name": "tests_networks:hidden"}, buffers=buffers, rounds=2)
+            tiny("cfl", model={"name": "networks:hidden"}, buffers=buffers, rounds=2)
         )
         norms.append([r.info["update_norm"].tolist() for r in result.rounds])
     assert norms[0] == norms[1]
