@@ -27,13 +27,7 @@ PICTURES = "gallery"
 REPORT = "pomona report RUN... --figures svg"
 BENCH = "pomona report BENCH --figures svg"
 PREVIEW = "pomona data show ... --out FOLDER"
-TRAJECTORY = "pomona trajectory RUN..."
-HEADINGS = {
-    REPORT: "Of runs",
-    BENCH: "Of a bench",
-    PREVIEW: "Of data, before any training",
-    TRAJECTORY: "Of a client's way",
-}
+HEADINGS = {REPORT: "Of runs", BENCH: "Of a bench", PREVIEW: "Of data, before any training"}
 DIGITS: dict[str, Any] = {
     "partition": "practical",
     "clients": 12,
@@ -103,9 +97,6 @@ CATALOGUE = (
     ),
     Entry("comparison_figures:ablations", "ablation-*", "the metric by a varied setting", BENCH),
     Entry("contact_sheet:contact_sheet", "images", "an image of each client", PREVIEW),
-    Entry(
-        "trajectory:trajectory", "trajectory", "a client's way over its loss surface", TRAJECTORY
-    ),
 )
 
 
@@ -167,7 +158,6 @@ def draw() -> None:
     )
     report("runs/bench")
     command("data", "show", "--data", "digits", "clients=6", "--out", "shown")
-    command("trajectory", "runs/fedavg", "--out", "runs/figures")
 
 
 def command(*arguments: str) -> None:

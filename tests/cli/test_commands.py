@@ -75,7 +75,6 @@ def test_what_lies_in_the_current_folder_is_not_imported(entry, tmp_path):
         "compare",
         "report",
         "elsewhere",
-        "trajectory",
         "privacy-audit",
         "predict",
         "methods",
@@ -226,21 +225,6 @@ def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
     assert Path(stdout.strip()) == tmp_path / "report.html"
 
 
-@pytest.mark.long
-def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
-    assert call(capsys, "run", "fedavg", *SMALL, "--out", tmp_path / "run", "--no-report")[0] == 0
-    code, stdout, _ = call(
-        capsys, "trajectory", tmp_path / "run", "--client", "1", "--out", tmp_path / "way", "--json"
-    )
-    assert code == 0
-    assert {Path(p) for p in json.loads(stdout)["written"]} == set((tmp_path / "way").iterdir())
-    # APPLE's clients are judged by a mixture that no local training starts from.
-    code, _, err = call(capsys, "trajectory", recorded / "apple", "--out", tmp_path / "none")
-    assert code == 2
-    assert "apple reports a different model" in err
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize(
     "key", ["method", "method.name", "data.name", "model", "model.name", "model.loss"]
 )
@@ -258,7 +242,7 @@ def test_no_setting_of_a_record_imports_code_unless_asked(
     section, _, last = key.rpartition(".")
     (tree[section] if section else tree)[last] = "own_trap:f"
     (folder / "config.toml").write_text(tomli_w.dumps(tree))
-    commands = ("report", "compare", "trajectory", "elsewhere")
+    commands = ("report", "compare", "elsewhere")
     for argv in ([command, folder] for command in commands):
         code, _, err = call(capsys, *argv)
         assert code in (0, ConfigError.code, StorageError.code)
@@ -524,7 +508,7 @@ def test_an_unwritable_folder_and_a_folder_with_a_run(capsys, recorded, tmp_path
     assert "already holds a run" in err
 
 
-@pytest.mark.parametrize("command", ["compare", "elsewhere", "report", "trajectory"])
+@pytest.mark.parametrize("command", ["compare", "elsewhere", "report"])
 def test_a_folder_without_a_run_is_said(capsys, tmp_path, command):
     code, _, err = call(capsys, command, tmp_path)
     assert code == 6

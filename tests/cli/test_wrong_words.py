@@ -13,7 +13,7 @@ sys.modules |= dict.fromkeys(("torch", "pyarrow", "scipy", "matplotlib"))
 from pomona.cli import main
 main(sys.argv[1:])
 """
-READERS = ("compare", "coefficients", "report", "elsewhere", "trajectory", "privacy-audit")
+READERS = ("compare", "coefficients", "report", "elsewhere", "privacy-audit")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_site_is_whole_and_needs_no_network(tmp_path, documents):
         ("api", 'id="pomona.Config"'),
         ("api", 'id="pomona.methods.base.Card"'),
         ("internals/architecture", "<svg"),
-        ("gallery", "trajectory-trajectory"),
+        ("gallery", "contact_sheet-contact_sheet"),
         ("notebooks/own-method", "27 checks passed"),
     ]:
         assert content in texts[f"{page}.html"]

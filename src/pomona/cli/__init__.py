@@ -41,7 +41,6 @@ COMMANDS = {
         "report:elsewhere",
         "Evaluate each client's model on the other clients' test rows.",
     ),
-    "trajectory": ("report:trajectory", "Draw a client's path over its loss surface."),
     "methods": ("report:methods", "List the methods: paper, cost, what stays private."),
     "settings": ("settings:settings", "Explain the settings of a run: all, or one KEY."),
     "commands": ("commands:commands", "List the commands, with --json for programs."),

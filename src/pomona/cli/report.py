@@ -24,7 +24,7 @@ from pomona.core.files import safe_path
 from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
-from pomona.results.figures.plot import FORMATS, parse_formats
+from pomona.results.figures.plot import parse_formats
 
 
 def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json = False) -> None:
@@ -187,44 +187,6 @@ def _write_bench(
             place = safe_path(folder, "scenarios", name)
             pages.append(report_page.write([load(run) for run in runs], place, formats))
     return pages
-
-
-def trajectory(
-    *runs: Path,
-    client: int = 0,
-    since: int = 1,
-    folder: Annotated[Path | None, Parameter(name="--out")] = None,
-    own_code: Flag = False,
-    json: Json = False,
-) -> None:
-    """Draw a client's path over its own training-loss surface, round by round; the runs are
-    repeated for it.
-
-    Parameters
-    ----------
-    runs
-        folders that `pomona run` wrote, with the same data, partition and model; for FedALA's
-        figure 4, fedavg and fedala
-    client
-        number of the client
-    since
-        first round that is drawn
-    folder
-        folder for the figure; default the first run's
-    own_code
-        allow the runs to import modules that they name
-    """
-    results = _load(runs)
-    from pomona.cli.progress import progress_display  # late: what follows imports PyTorch
-    from pomona.config import resolve
-    from pomona.results.figures import trajectory as surface
-
-    folder = folder or runs[0]
-    with progress_display(stays=False) as display, own_code_barred(not own_code):
-        configs = [resolve(result.config) for result in results]
-        surface.trajectory(configs, client, since, folder, watch=display)
-    paths = [folder / f"trajectory.{extension}" for extension in FORMATS]
-    respond(json, {"written": paths}, *map(str, paths))
 
 
 def elsewhere(run: Path, *, own_code: Flag = False, json: Json = False) -> None:

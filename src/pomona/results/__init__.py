@@ -1,6 +1,4 @@
-"""Results of runs and benches: pages, figures, tables and text, generated from records; a
-trajectory trains again.
-"""
+"""Results of runs and benches: pages, figures, tables and text, generated from records."""
 
 from typing import TYPE_CHECKING, Any
 

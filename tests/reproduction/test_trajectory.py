@@ -1,6 +1,9 @@
 """A client's trajectory over its loss surface: models, plane and losses are the run's own."""
 
 import csv
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +13,13 @@ from safetensors.numpy import load_file
 import pomona
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
-from pomona.results.figures.trajectory import surface, trace, trajectory
 from pomona.scenario import Scenario
 
 pytestmark = pytest.mark.long
 
+FILE = Path(__file__).parents[2] / "reproduction" / "trajectory.py"
+SCRIPT = runpy.run_path(str(FILE))
+surface, trace, trajectory = (SCRIPT[name] for name in ("surface", "trace", "trajectory"))
 BASE = {
     "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
     "model": {"name": "mlp", "hidden": [8]},
@@ -95,3 +100,21 @@ def test_what_cannot_be_drawn_is_said(
     with pytest.raises(ConfigError, match=message):
         trajectory(configs, client, first_round, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_script_draws_recorded_runs_and_says_what_it_cannot(tmp_path: Path) -> None:
+    for method in ("fedavg", "apple"):
+        pomona.run(config_of(method), tmp_path / method)
+
+    def drawn(method: str) -> subprocess.CompletedProcess[str]:
+        words = [tmp_path / method, "--client", "1", "--out", tmp_path / f"{method}-way"]
+        return subprocess.run(
+            [sys.executable, FILE, *map(str, words)], capture_output=True, text=True, check=False
+        )
+
+    process = drawn("fedavg")
+    assert {Path(p) for p in process.stdout.split()} == {*(tmp_path / "fedavg-way").iterdir()}
+    # APPLE's clients are judged by a mixture that no local training starts from.
+    process = drawn("apple")
+    assert process.stderr.startswith("error[CONFIG]: apple reports a different model")
+    assert (process.returncode, (tmp_path / "apple-way").exists()) == (1, False)

@@ -1,24 +1,34 @@
 """A client's path over its own loss surface, in the plane of the largest variation: FedALA's figure
 4.
 
+    pomona run fedavg OPTIONS --out runs/fedavg
+    pomona run fedala OPTIONS method.start_round=7 --out runs/fedala
+    python reproduction/trajectory.py runs/fedavg runs/fedala --client 1 --since 4
+
 The models at the start and the end of local training are projected on their two principal
 components; around them the client's training loss on that plane (Li et al., NeurIPS 2018). Records
 do not contain the models of every round, so the runs are repeated.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from cyclopts import Parameter
+from cyclopts import run as run_command
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pomona.config import Config
-from pomona.core.errors import ConfigError
+from pomona.cli.output import echo
+from pomona.cli.progress import progress_display
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.membership import PlannedMembership
+from pomona.core.registry import own_code_barred
 from pomona.core.round import Roster, Round
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing
@@ -28,9 +38,9 @@ from pomona.federation.transport import Inline, grouped
 from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.training import LocalTraining
 from pomona.record.presentation import Presentation
-from pomona.record.run_folder import RunRecord
+from pomona.record.run_folder import RunRecord, load
 from pomona.results.figures import plot
-from pomona.results.figures.plot import ReportFigure, Rows, drawing
+from pomona.results.figures.plot import FORMATS, ReportFigure, Rows, drawing
 from pomona.results.method_colours import Style, styles
 from pomona.scenario import Scenario
 
@@ -274,3 +284,40 @@ def _draw_path(
 
 def _alt_text(title: str, rows: Rows) -> str:
     return f"The loss goes from {rows[0]['loss']:.3g} to {rows[-1]['loss']:.3g} with {title}."
+
+
+def command(
+    *runs: Path,
+    client: int = 0,
+    since: int = 1,
+    out: Path | None = None,
+    own_code: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Draw a client's path over its own training-loss surface, round by round; the runs are
+    repeated for it.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` wrote, with the same data, partition and model
+    client
+        number of the client
+    since
+        first round that is drawn
+    out
+        folder for the figure; default the first run's
+    own_code
+        allow the runs to import modules that they name
+    """
+    try:
+        with progress_display(stays=False) as display, own_code_barred(not own_code):
+            configs = [resolve(load(run).config) for run in runs]
+            folder = out or (runs[0] if runs else Path())
+            trajectory(configs, client, since, folder, watch=display)
+    except PomonaError as fault:
+        sys.exit(fault.text())
+    echo(*(str(folder / f"trajectory.{suffix}") for suffix in FORMATS))
+
+
+if __name__ == "__main__":
+    run_command(command)
