@@ -30,7 +30,7 @@ def tables(result: SurveyResult) -> list[Table]:
     """All tables that are not empty."""
     of_silos = silos, classes, targets
     of_columns = columns, means, missing, categories, distances, frequent_words
-    return [table for build in (*of_silos, *of_columns) if (table := build(result))]
+    return [table for build in (*of_silos, *of_columns) if (table := build(result)) and table.rows]
 
 
 def silos(result: SurveyResult) -> Table:
@@ -67,7 +67,7 @@ def classes(result: SurveyResult) -> Table | None:
         [
             name,
             *(_cell(by_class.get(label), result) for label in result.classes),
-            *_skew(effective[i], emds[i]),
+            *(PLACEHOLDER if isnan(v) else f"{v:.2f}" for v in (effective[i], emds[i])),
         ]
         for i, (name, by_class) in enumerate(by_silo.items())
     ]
@@ -86,12 +86,7 @@ def classes(result: SurveyResult) -> Table | None:
     return Table("classes", "Classes by silo", notes, head, rows)
 
 
-def _skew(effective: float, distance: float) -> list[str]:
-    """The cells of a silo's label skew, NOTHING if it disclosed no class."""
-    return [PLACEHOLDER if isnan(value) else f"{value:.2f}" for value in (effective, distance)]
-
-
-def targets(result: SurveyResult) -> Table | None:
+def targets(result: SurveyResult) -> Table:
     """Targets that are numbers, flags or times."""
     rows = [
         [f"{target}, {name}" if target else name, *_figures([column], result)]
@@ -103,15 +98,13 @@ def targets(result: SurveyResult) -> Table | None:
         "multilabel": "Flags: the mean is the share of rows that have it.",
         "segmentation": "1 for a mask in which the class occurs, else 0.",
     }.get(result.data_schema.targets, "")
-    if rows:
-        return Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows)
-    return None
+    return Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows)
 
 
 HEAD = ("known", "missing", "mean", "deviation", "5 %", "25 %", "median", "75 %", "95 %")
 
 
-def columns(result: SurveyResult) -> Table | None:
+def columns(result: SurveyResult) -> Table:
     """Columns of numbers over all silos' rows."""
     numeric = [spec for spec in result.columns if spec.kind != "category"]
     rows = [
@@ -125,9 +118,7 @@ def columns(result: SurveyResult) -> Table | None:
         "Dates are days since 2000-01-01.",
     )
     dated = any(spec.kind == "date" for spec in numeric)
-    if rows:
-        return Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows)
-    return None
+    return Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows)
 
 
 def _figures(columns: Sequence[Numbers], result: SurveyResult) -> list[str]:
@@ -151,7 +142,7 @@ def _quantile(estimate: Quantile | None) -> str:
     return f"{_number(estimate.value)} ({low} to {high})"
 
 
-def means(result: SurveyResult) -> Table | None:
+def means(result: SurveyResult) -> Table:
     """Mean and deviation of each column of numbers at each silo."""
 
     def cell(column: str, silo: str) -> str:
@@ -163,7 +154,7 @@ def means(result: SurveyResult) -> Table | None:
     return _by_silo("means", "Mean and deviation by silo", numeric, cell, result)
 
 
-def missing(result: SurveyResult) -> Table | None:
+def missing(result: SurveyResult) -> Table:
     """Rows without a disclosable value in a column."""
 
     def cell(column: str, silo: str) -> str:
@@ -185,7 +176,7 @@ def missing(result: SurveyResult) -> Table | None:
     )
 
 
-def categories(result: SurveyResult) -> Table | None:
+def categories(result: SurveyResult) -> Table:
     """Rows of each category at each silo and at all of them."""
     categorical = {
         spec.name: result.names(spec.name) for spec in result.columns if spec.kind == "category"
@@ -209,12 +200,10 @@ def categories(result: SurveyResult) -> Table | None:
         for column, name, n in lines[:MAX_LINES]
     ]
     notes = [f"The first {MAX_LINES} of {len(lines)}."] if len(lines) > MAX_LINES else ()
-    if rows:
-        return Table("categories", "Categories", notes, ["column", *result.silos, ALL_SILOS], rows)
-    return None
+    return Table("categories", "Categories", notes, ["column", *result.silos, ALL_SILOS], rows)
 
 
-def distances(result: SurveyResult) -> Table | None:
+def distances(result: SurveyResult) -> Table:
     """Feature shift: distance of each silo's values of a column from all silos' values."""
 
     def cell(column: str, silo: str) -> str:
@@ -242,13 +231,13 @@ def distances(result: SurveyResult) -> Table | None:
     )
 
 
-def frequent_words(result: SurveyResult) -> Table | None:
+def frequent_words(result: SurveyResult) -> Table:
     """The words that occur in most texts."""
     counts = result.word_counts()
     top = sorted(counts, key=lambda token: (-counts[token], token))[:TOP_WORDS]
     rows = [[token, _count(counts[token]), f"{counts[token] / result.rows:.1%}"] for token in top]
     notes = [f"{TOP_WORDS} of {len(counts)} reported words, those in most texts."]
-    return Table("words", "Words", notes, ["word", "texts", "share"], rows) if rows else None
+    return Table("words", "Words", notes, ["word", "texts", "share"], rows)
 
 
 def _by_silo(
@@ -258,17 +247,13 @@ def _by_silo(
     cell: Callable[[str, str], str],
     result: SurveyResult,
     notes: Sequence[str] = (),
-) -> Table | None:
+) -> Table:
     rows = [[column, *(cell(column, silo) for silo in result.silos)] for column in columns]
-    return Table(name, title, notes, ["column", *result.silos], rows) if rows else None
+    return Table(name, title, notes, ["column", *result.silos], rows)
 
 
 def _cell(count: int | None, result: SurveyResult) -> str:
-    return _few(result) if count is None else _count(count)
-
-
-def _few(result: SurveyResult) -> str:
-    return f"< {result.survey.least}"
+    return f"< {result.survey.least}" if count is None else _count(count)
 
 
 def _count(n: int) -> str:
