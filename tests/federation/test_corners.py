@@ -221,13 +221,18 @@ def test_a_test_row_with_a_huge_value_decides_nothing(name, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("step", "advice"),
-    [("paper", r"lower lr; method\.dr_lr may be too high, too$"), ("local", "lower lr$")],
-    ids=["paper", "local"],
+    ("method", "settings", "advice"),
+    [
+        ("apple", {"core_step": "paper"}, r"method\.dr_lr may be too high, too$"),
+        ("apple", {"core_step": "local"}, "lower lr$"),
+        ("scaffold", {}, r"lower lr; method\.server_lr may be too high, too$"),
+        ("fedtgp", {}, r"method\.server_lr may be too high, too$"),
+        ("pfedme+adam", {"personal_lr": 1.0}, r"method\.personal_lr and method\.server_lr may be"),
+    ],
 )
-def test_who_diverges_is_told_of_every_rate_that_may_be_meant(step, advice):
+def test_who_diverges_is_told_of_every_rate_that_may_be_meant(method, settings, advice):
     with pytest.raises(DivergedError, match=advice):
-        pomona.run(tiny("apple", {"core_step": step}, rounds=1, lr=1e30))
+        pomona.run(tiny(method, settings, rounds=1, lr=1e30))
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

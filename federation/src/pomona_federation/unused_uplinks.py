@@ -69,6 +69,7 @@ LOGS = "have its administrator look at `pomona silo status` and `pomona silo log
 NO_ACTION = "nothing: it is asked again in the next round"
 REPEATEDLY = "nothing, unless it keeps happening; then " + LOGS
 ALIKE = "have the same releases of Pomona installed at the server and the silo"
+RATES = "lower lr or, if the method has one, server_lr; or have its data checked"
 MISSING = "have those that are missing started, then resume if the study has ended"
 
 REASONS: Mapping[Reason, Explanation] = {
@@ -137,9 +138,7 @@ REASONS: Mapping[Reason, Explanation] = {
         "its disk is full",
         "have its administrator free disk space; it then takes part again by itself",
     ),
-    Reason.DIVERGED: Explanation(
-        "silo", "its training gave values that are not finite", "lower lr, or look at its data"
-    ),
+    Reason.DIVERGED: Explanation("silo", "its training gave values that are not finite", RATES),
     Reason.PRIVACY: Explanation(
         "silo", "the task would exceed its privacy limit", "its administrator decides; " + LOGS
     ),
@@ -175,13 +174,9 @@ REASONS: Mapping[Reason, Explanation] = {
         "admission", "names, shapes or types are not those of the method", ALIKE
     ),
     Reason.VALUES: Explanation(
-        "admission",
-        "numbers are not finite, or outside what the method allows",
-        "lower lr, or have its data checked",
+        "admission", "numbers are not finite, or outside what the method allows", RATES
     ),
-    Reason.NORM: Explanation(
-        "admission", "it is far larger than earlier uplinks", "lower lr, or have its data checked"
-    ),
+    Reason.NORM: Explanation("admission", "it is far larger than earlier uplinks", RATES),
     Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NO_ACTION),
     Reason.SUM_KEY: Explanation(
         "sum", "its key for the sum is missing, repeated or not its own", LOGS

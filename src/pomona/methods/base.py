@@ -267,8 +267,8 @@ class Client:
         constant: whether the state never changes after the start.
         reads_alike: whether clients read all received models in each step, and receive the same
             ones.
-        rate: the setting of a rate, besides lr, that may be too large if a client's training
-            diverges.
+        rate: the settings of rates, besides lr, that may be too large if a client's training
+            diverges, in words.
         sends_step: a round of one step of SGD sends the received model after that step, and nothing
             else: w less lr times one gradient at w, and what w alone determines.
     """

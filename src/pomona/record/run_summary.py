@@ -15,6 +15,7 @@ DIVERGENCE_FACTOR = 10.0
 """Factor over the initial loss, or over that of a constant prediction, from which training counts
 as diverging.
 """
+REMEDIES = ("lower lr", "lower lr or method.server_lr")  # the second for methods with that setting
 
 
 def summarise(result: Result, seconds: float) -> dict[str, Any]:
@@ -131,9 +132,10 @@ def diverging(result: Result) -> str:
     frequent class or mean.
     """
     trained = _means(row.loss for row in result.rounds)
+    remedy = REMEDIES["server_lr" in str(result.config.get("method"))]
     curve = result.curve(*headline(result), "test")
     if curve and any(curve[-1].samples) and mean_of_known(curve[-1].loss) is None:
-        return "the last test loss of no client is finite; lower lr"
+        return f"the last test loss of no client is finite; {remedy}"
     tested = _means(e.loss for e in curve)
     constant = _constant(result)
     comparisons = (
@@ -143,8 +145,7 @@ def diverging(result: Result) -> str:
     )
     for quantity, losses, base, basis in comparisons:
         if losses and base[0] and losses[-1] > DIVERGENCE_FACTOR * base[0] > 0:
-            end = f"the {quantity} ended at {losses[-1]:.4g}"
-            return f"{end}, {basis.format(base[0])}; lower lr"
+            return f"the {quantity} ended at {losses[-1]:.4g}, {basis.format(base[0])}; {remedy}"
     return ""
 
 

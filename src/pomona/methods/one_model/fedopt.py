@@ -156,17 +156,8 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Stepped:
         w = inner.start(initial, roster, seed)
         tau = getattr(settings, "server_tau", None)
-        return Stepped(
-            w,
-            Moments(
-                torch.zeros_like(w), w.new_empty(0) if tau is None else torch.full_like(w, tau**2)
-            ),
-        )
-
-    def downlink(
-        state: Stepped, ids: base.Ids, roster: base.Roster, round_: base.Round
-    ) -> base.Downlink:
-        return inner.downlink(state.model, ids, roster, round_)
+        second = w.new_empty(0) if tau is None else torch.full_like(w, tau**2)
+        return Stepped(w, Moments(torch.zeros_like(w), second))
 
     def aggregate(
         state: Stepped, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
@@ -182,26 +173,15 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         w, row = inner.add_clients(state.model, ids, roster)
         return replace(state, model=w), row
 
-    def uplink_form(state: Stepped) -> base.Uplink:
-        return inner.uplink_form(state.model)
-
-    def closing(state: Stepped, roster: base.Roster, round_: base.Round) -> str | None:
-        return inner.closing(state.model, roster, round_)
-
-    def capped_clients(
-        state: Stepped, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
-    ) -> Mapping[int, str]:
-        return inner.capped_clients(state.model, uplink, ids, roster, round_)
-
     return replace(
         inner,
         start=start,
-        downlink=downlink,
         aggregate=aggregate,
         add_clients=add_clients,
-        uplink_form=uplink_form,
-        closing=closing,
-        capped_clients=capped_clients,
+        downlink=lambda state, *args: inner.downlink(state.model, *args),
+        uplink_form=lambda state: inner.uplink_form(state.model),
+        closing=lambda state, *args: inner.closing(state.model, *args),
+        capped_clients=lambda state, *args: inner.capped_clients(state.model, *args),
         averages=False,
     )
 
@@ -227,7 +207,9 @@ def optimized(
     def method(settings: Any) -> base.Method:
         inner = settings_class.method(settings)
         server = stepping(inner.server, rule, settings)
-        return replace(inner, server=server, card=_card(inner.card, optimizer, title))
+        rates = " and ".join(filter(None, (inner.client.rate, "method.server_lr")))
+        client, card = replace(inner.client, rate=rates), _card(inner.card, optimizer, title)
+        return replace(inner, server=server, client=client, card=card)
 
     return with_suffix(settings_class, optimizer, extra_settings, method, title)
 

@@ -42,7 +42,7 @@ class SCAFFOLD(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(server(self), base.Client(start, train), CARD)
+        return base.Method(server(self), base.Client(start, train, rate="method.server_lr"), CARD)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class FedTGP(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = replace(CARD, privacy=class_means.privacy(self.lambda_))
-        return base.Method(server(self), fedproto.client(self.lambda_), card)
+        client = replace(fedproto.client(self.lambda_), rate="method.server_lr")
+        return base.Method(server(self), client, card)
 
 
 PARAMETERS = ("e", "U", "u", "V", "v")
@@ -102,6 +103,7 @@ def server(settings: FedTGP) -> base.Server:
     ) -> base.Downlink:
         return class_means.downlink(state.values, len(ids))
 
+    @torch.enable_grad()  # in a caller's no_grad, too
     def aggregate(
         state: Prototypes,
         uplink: base.Uplink,
