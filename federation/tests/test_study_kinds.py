@@ -9,6 +9,7 @@ import pytest
 import tomli_w
 
 import pomona
+from federation_in_process import audited
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.experiments.job import figures
 from pomona.metrics.intervals import wilson
@@ -16,7 +17,7 @@ from pomona.models.weights import read as weights_of
 from pomona.personal import PersonalModel
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
-from pomona_federation import audit_log, status
+from pomona_federation import status
 from pomona_federation.monitoring.metrics import of_silo
 from pomona_federation.monitoring.watched_server import WatchedServer
 from pomona_federation.server.search_study import SearchResult, Trial, _files
@@ -184,11 +185,7 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
         (ran(federation, evaluation_file(federation)) / "evaluation.json").read_text()
     )
     assert evaluation["absent"] == ["silo-1"]
-    refused = [
-        r["reason"]
-        for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
-        if r["event"] == "refused"
-    ]
+    refused = [r["reason"] for r in audited(federation.kits / "silo-1/state", "refused")]
     assert any("differs from what its model was trained on" in reason for reason in refused)
 
 
@@ -244,9 +241,11 @@ def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, worl
     assert [text in page for text in texts] == [True, True, False]
 
 
-def test_small_scores_of_a_search_keep_their_digits():
-    trial = Trial(number=0, agreement="", point={"lr": 0.1}, score=-3e-5, best_round=1)
-    result = SearchResult(metric="loss", rule="the first", trials=(trial,), winner=0)
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_small_scores_of_a_search_keep_their_digits_and_a_loss_is_not_in_percent(metric):
+    point = {"lr": 0.1}
+    trial = Trial(number=0, agreement="", point=point, score=-3e-5, metric="loss", best_round=1)
+    result = SearchResult(metric=metric, rule="the first", trials=(trial,), winner=0)
     assert _files(result, "small", 1).tables[0].rows == [["0", "0.1", "-3e-05", "1", ""]]
 
 

@@ -37,6 +37,7 @@ class Trial(Settings):
         point: the values of the searched keys.
         score: the mean over silos on validation data in the best validation round, higher is
             better; None without any.
+        metric: of the score; the loss where the search's metric is undefined.
         best_round: that round.
         silos: each silo's score in it, as reported.
         fault: why there is no score; empty if it ran to its end.
@@ -46,6 +47,7 @@ class Trial(Settings):
     agreement: str
     point: dict[str, Any]
     score: float | None = None
+    metric: str = ""
     best_round: int | None = None
     silos: dict[str, float | None] = Field({})
     fault: str = ""
@@ -132,7 +134,8 @@ def _scored_trial(result: Result, terms: StudyAgreement, fields: Mapping[str, An
     )
     names = result.about["clients"]
     scores = {names[i]: None if v is None else metric.goodness(v) for i, v in values.items()}
-    return Trial(**fields, score=best.value, best_round=best.round, silos=scores)
+    fields = {**fields, "metric": metric.name, "best_round": best.round}
+    return Trial(**fields, score=best.value, silos=scores)
 
 
 def _single_silo_notes(trials: Sequence[Trial], winner: int) -> Iterator[str]:
@@ -180,7 +183,7 @@ def _files(result: SearchResult, name: str, total: int) -> ResultFiles:
         {"trial": t.number, **t.point, "score": t.score, "round": t.best_round, "why not": t.fault}
         for t in result.trials
     ]
-    scores = [t.score and metric.scaled(t.score) for t in result.trials]
+    scores = [t.score and metric_named(t.metric).scaled(t.score) for t in result.trials]
     columns = of_records([r | {"score": s} for r, s in zip(records, scores, strict=True)])
     notes = [
         f"The score is {metric.heading} on the silos' validation samples. Chosen is {result.rule}."
