@@ -8,7 +8,7 @@ from pomona.core.errors import StorageError
 from pomona.storage.lock import waiting_lock
 from pomona_federation.messages.message_bus import Undelivered, untrusted
 from pomona_federation.server import handshake
-from pomona_federation.server.handshake import LIFETIME, TIMEOUT, Handshake
+from pomona_federation.server.handshake import LIFETIME, RESTART, TIMEOUT, Handshake
 from pomona_federation.unused_uplinks import Reason
 
 NODE = 7
@@ -61,8 +61,8 @@ def test_a_node_that_was_restarted_answers_the_second_hello(asking):
     asking.at(0.0)
     asking.at(1.0, _1=Undelivered(Reason.NODE_RESTARTED, "", retry=True))
     assert len(asking.sent) == 1
-    asking.at(TIMEOUT)
-    assert asking.at(TIMEOUT + 1, _2="north").nodes == {0: NODE}
+    asking.at(1.0 + RESTART)
+    assert asking.at(2.0 + RESTART, _2="north").nodes == {0: NODE}
 
 
 def test_a_silent_node_has_two_hellos_at_most(asking):

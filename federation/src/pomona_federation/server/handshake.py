@@ -32,6 +32,7 @@ from pomona_federation.versions import Versions, installed, note, require_begun
 
 NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds until a silent node is asked again, as it may have been restarted
+RESTART = 5.0  # seconds until one is whose process ended: the first round does not wait for long
 LIFETIME = 600.0  # seconds in which an answer counts: a process starts, and its data is read
 MAX_PENDING = 2  # hellos in transit to a node: it answers one after the other
 
@@ -148,6 +149,8 @@ class Handshake:
     def receive(self, ticket: str, message: Message | Undelivered) -> None:
         """Assign a node its silo's client id, by the key that signed."""
         pending = self._open.pop(ticket)
+        if isinstance(message, Undelivered) and message.retry:
+            self._retry_at[pending.node] = monotonic() + RESTART
         if isinstance(message, Undelivered) or pending.node in self.nodes.values():
             return
         try:
@@ -163,7 +166,9 @@ class Handshake:
         reply: HelloReply | Refusal = message.read(HelloReply, Refusal)
         try:
             client = self.registry.client_id(reply.silo)
-            self.registry.require_signed(client, reply.title, reply.statement, message.signature)
+            self.registry.require_signed(
+                client, reply.message_type, reply.statement, message.signature
+            )
         except (ConfigError, ProtocolError):
             if isinstance(reply, Refusal):
                 raise ProtocolError(
