@@ -18,6 +18,7 @@ import pomona
 from pomona.config import resolve
 from pomona.federation.transport import Inline
 from pomona.scenario import Scenario
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.flower_apps import client_app, server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
@@ -223,6 +224,11 @@ def deployed(federation):
             for n in federation.names
         }
     )
+
+
+def audited(folder, event):
+    """The lines of an event in a folder's audit log."""
+    return [line for line in complete_lines(folder / "audit.jsonl") if line["event"] == event]
 
 
 def loaded(paths):

@@ -21,7 +21,7 @@ import pytest
 import tomli_w
 
 from command_line import command
-from federation_in_process import APPLE, deployed, equal, lost, settings, stopped_after
+from federation_in_process import APPLE, audited, deployed, equal, lost, settings, stopped_after
 from pomona.core.errors import ConfigError, LockedError, PomonaWarning, PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.privacy.accounting import Event, combined, rate, steps
@@ -229,11 +229,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
     restore(tmp_path / "it.tar", copy, "silo", Cost())
     federation.grid.folders[NODE] = copy
     stopped_after(federation, monkeypatch, 3)
-    reasons = [
-        line["reason"]
-        for line in complete_lines(copy / "state" / "audit.jsonl")
-        if line["event"] == "refused"
-    ]
+    reasons = [line["reason"] for line in audited(copy / "state", "refused")]
     assert any("continues from this silo's round 2" in reason for reason in reasons)
     federation.grid.folders[NODE] = federation.kits / SILO
     federation.run()
@@ -289,7 +285,7 @@ def test_what_was_spent_since_a_backup_counts(until, per_round, world, monkeypat
 
     def losing(message, reply):
         body = unpacked(message.content)
-        third = body.kind == "task" and read(Task, body.body).number == 3
+        third = body.message_type == "task" and read(Task, body.body).number == 3
         return lost(message) if third and message.metadata.dst_node_id == NODE else reply
 
     federation.grid.faults.append(losing)
@@ -359,11 +355,7 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     assert total.epsilon == pytest.approx(once.epsilon * (2 if enough else 1))
     assert total.delta == pytest.approx(once.delta * (2 if enough else 1))
     if not enough:
-        refusals = [
-            line["reason"]
-            for line in complete_lines(kit / "state" / "audit.jsonl")
-            if line["event"] == "refused"
-        ]
+        refusals = [line["reason"] for line in audited(kit / "state", "refused")]
         assert refusals[0].startswith("PRIVACY")
         assert "that a restored backup did not know" in caplog.text
     backup(kit, tmp_path / "late.tar")

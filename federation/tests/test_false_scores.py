@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import pomona
+from federation_in_process import audited
 from pomona.experiments.grid import choose
 from pomona.record.run_folder import load
-from pomona_federation.audit_log import complete_lines
 from pomona_federation.server.search_study import Trial, _single_silo_notes
 from pomona_federation.silo import client_app
 
@@ -36,11 +36,7 @@ def false(patch, last=2):
 
 
 def notes(federation):
-    return [
-        e["text"]
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "note"
-    ]
+    return [e["text"] for e in audited(federation.server / "run", "note")]
 
 
 def test_false_scores_of_one_in_three_silos_do_not_end_a_study(world):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,7 +27,7 @@ from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
 from pomona_federation.server import flower_transport
 from pomona_federation.server.server_app import ServerStatusFile
-from pomona_federation.silo import client_app, silo_report
+from pomona_federation.silo import client_app, preflight, silo_report
 from representatives import drawn
 
 pytestmark = pytest.mark.long
@@ -126,7 +127,7 @@ def on_answer(change, number=2, node=11, times=9):
 
     def fault(message, reply):
         unpacked = flower_apps.unpacked(message.content)
-        task = read(Task, unpacked.body) if unpacked.kind == "task" else None
+        task = read(Task, unpacked.body) if unpacked.message_type == "task" else None
         if (
             task
             and task.trains
@@ -281,6 +282,23 @@ def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world)
     assert equal(deployed(federation), world.simulated(federation, absent=BAD))
 
 
+def test_other_values_in_as_many_rows_are_refused_until_they_are_put_back(world):
+    """Test rows are drawn by their number: of other data some would have been trained on."""
+    federation = world.federation(run={"rounds": 4})
+    stopped_after(federation, world.patch, 1)
+    path = federation.kits / "silo-1/data/train.npz"
+    original = path.read_bytes()
+    with np.load(path) as arrays:
+        np.savez(path, **{name: array[::-1] for name, array in arrays.items()})
+    data_line = next(line for line in preflight.run(path.parents[1])[0] if line.check == "data")
+    assert "its split differs from that of its first task" in data_line.text
+    stopped_after(federation, world.patch, 2)
+    path.write_bytes(original)
+    federation.run()
+    assert "its split differs from that of its first task" in reasons(federation)
+    assert equal(deployed(federation), world.simulated(federation, absent=BAD))
+
+
 def test_clocks_that_jump_by_days_change_nothing(world):
     """F45: deadlines and waits are measured by the clock that cannot be set."""
     federation, clock_reads, wall = world.federation(deadline=5.0), count(), time.time
@@ -308,15 +326,14 @@ def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
 
 def counted(patch):
     """(round, silo) of every training computed from here on."""
-    trained = []
-    visit = client_app.ClientApp._visit
+    trained, visit = [], client_app.visit
 
-    def visits(self, checked):
+    def visits(silo, rounds, checked):
         if checked.task.trains:
             trained.append((checked.task.number, checked.task.place))
-        return visit(self, checked)
+        return visit(silo, rounds, checked)
 
-    patch.setattr(client_app.ClientApp, "_visit", visits)
+    patch.setattr(client_app, "visit", visits)
     return trained
 
 
@@ -337,15 +354,15 @@ def test_an_answer_to_an_earlier_task_is_not_taken(world):
 
 def test_a_silo_whose_code_fails_tells_nothing(world):
     federation = world.federation(run={"rounds": 4})
-    visit = client_app.ClientApp._visit
+    visit = client_app.visit
 
-    def fails(self, checked):
+    def fails(silo, rounds, checked):
         task = checked.task
-        if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
-            raise RuntimeError(f"patient 17 in {self.silo.folder}")
-        return visit(self, checked)
+        if task.trains and task.number == 2 and silo.file.name == "silo-1":
+            raise RuntimeError(f"patient 17 in {silo.folder}")
+        return visit(silo, rounds, checked)
 
-    world.patch.setattr(client_app.ClientApp, "_visit", fails)
+    world.patch.setattr(client_app, "visit", fails)
     federation.run()
     log = (federation.server / "run" / "audit.jsonl").read_text()
     assert "RuntimeError" in log

@@ -11,14 +11,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from federation_in_process import APPLE, deployed, equal
+from federation_in_process import APPLE, audited, deployed, equal
 from pomona.record.run_folder import load
 from pomona.record.run_summary import summarise
 from pomona.results import table
 from pomona.storage import checkpoint
 from pomona.storage.run_status import FOLDER, committed, read_status
 from pomona_federation import flower_apps
-from pomona_federation.audit_log import complete_lines
 from pomona_federation.keys import Signer
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo import client_app
@@ -31,11 +30,7 @@ pytestmark = pytest.mark.long
 
 def reasons(federation):
     """All notes in the server's audit log."""
-    return " | ".join(
-        e["text"]
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "note"
-    )
+    return " | ".join(e["text"] for e in audited(federation.server / "run", "note"))
 
 
 BAD = {(2, 1)}  # silo-1 in round 2
@@ -51,7 +46,7 @@ def forged(federation, change, kind="answer", number=2, signer="silo-1"):
     def fault(message, reply):
         unpacked = flower_apps.unpacked(reply.content)
         record = json.loads(unpacked.body)
-        if (message.metadata.dst_node_id, unpacked.kind) != (ROGUE, kind) or record.get(
+        if (message.metadata.dst_node_id, unpacked.message_type) != (ROGUE, kind) or record.get(
             "number", number
         ) != number:
             return reply
@@ -113,11 +108,7 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(case, world):
     federation = world.federation(run={"eval_every": 2})
     forged(federation, ANSWERS[case])
     federation.run()
-    assert [
-        e["silo"]
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "unused"
-    ] == ["silo-1"]
+    assert [e["silo"] for e in audited(federation.server / "run", "unused")] == ["silo-1"]
     assert equal(deployed(federation), world.simulated(federation, absent=BAD))
     record = load(federation.server / "run")
     assert summarise(record, 1.0)["rounds"] == 3
@@ -138,11 +129,7 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
 
     world.patch.setattr(Encoding, "unpack_uplink", unsealed)
     federation.run()
-    (refused,) = [
-        e
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "unused"
-    ]
+    (refused,) = audited(federation.server / "run", "unused")
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
     assert "RecursionError" in refused["detail"]
     assert "patient" not in refused["detail"]
@@ -191,11 +178,10 @@ def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, wor
     federation = world.federation(quorum=2, wait=0.5)
     forged(federation, lambda reply: {**reply, "samples": samples}, "hello-reply")
     federation.run()
-    assert {
-        e["silo"]
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "unused"
-    } == {"node 11", "silo-1"}
+    assert {e["silo"] for e in audited(federation.server / "run", "unused")} == {
+        "node 11",
+        "silo-1",
+    }
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     assert entries[1]["size"] is None
@@ -293,11 +279,7 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, case, worl
     federation = world.federation(PASSED_ON[method], quorum=2)
     forged(federation, SIGNATURES[case])
     federation.run()
-    refused = [
-        e
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "unused"
-    ]
+    refused = audited(federation.server / "run", "unused")
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert (
         "which others would get" in refused[0]["detail"] or "cannot be read" in refused[0]["detail"]
@@ -328,11 +310,7 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     if agreement:
         forged(federation, lambda body: {**body, "agreement": agreement})
     federation.run()
-    refused = [
-        e
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "unused"
-    ]
+    refused = audited(federation.server / "run", "unused")
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert "which others would get" in refused[0]["detail"]
     assert equal(deployed(federation), world.simulated(federation, absent=BAD))
@@ -352,11 +330,7 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
 
     federation.grid.faults.append(refuses)
     federation.run()
-    refused = [
-        e
-        for e in complete_lines(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "unused"
-    ]
+    refused = audited(federation.server / "run", "unused")
     assert {(e["silo"], e["reason"]) for e in refused} == {
         ("node 11", "not-a-member"),
         ("silo-1", "not-connected"),

@@ -31,7 +31,7 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.provision.provision import add
 from pomona_federation.server.server_app import ServerStatusFile
-from pomona_federation.silo import own_state
+from pomona_federation.silo import client_app, own_state
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.round_store import RoundStore, RowCache
 from pomona_federation.silo.silo_in_study import Silo
@@ -506,7 +506,7 @@ def test_an_evaluation_that_a_kill_cut_short_is_made_again(server, world):
         raise KeyboardInterrupt
 
     with world.patch.context() as patch:
-        patch.setattr(ClientApp, "_note", killed)
+        patch.setattr(client_app, "note", killed)
         with pytest.raises(KeyboardInterrupt):
             server.ask(task, enclosed)
     assert server.ask(task, enclosed)[0].scores

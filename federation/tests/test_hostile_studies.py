@@ -240,7 +240,7 @@ def visited(federation, *decisions):
     votes = []
     for study, accepted in decisions:
         vote = Decision(silo="silo-0", study=study, accepted=accepted)
-        signature = signer.sign(vote.title, vote.statement)
+        signature = signer.sign(vote.message_type, vote.statement)
         votes.append(TakenDecision(decision=vote, signature=signature))
     body = StudyVisit(silo="silo-0", decisions=tuple(votes)).model_dump_json().encode()
     return StudyRequests(federation.server).answer("silo-0", STUDIES, body)[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from federation_in_process import deployed, equal
+from federation_in_process import audited, deployed, equal
 from pomona.core.errors import ConfigError, LockedError, ProtocolError
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
@@ -115,11 +115,7 @@ def test_the_key_before_is_refused_from_the_swap_on(world):
     trio, pair = (0, 1, 2), (1, 2)
     assert cohorts == {1: trio, 2: pair, 3: pair, 4: trio, 5: trio}
     assert equal(deployed(federation), world.simulated(federation, {(2, 0), (3, 0)}))
-    refused = [
-        r
-        for r in complete_lines(federation.server / "run" / "audit.jsonl")
-        if r["event"] == "unused"
-    ]
+    refused = audited(federation.server / "run", "unused")
     assert {r["silo"] for r in refused} <= {"silo-0", "node 10"}
     assert refused
     assert (4, 0) in trained
@@ -320,9 +316,7 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     lines = {line.check: line for line in preflight.run(north)[0]}
     assert lines["key"].result == "ok"
     assert (north / "keys" / "silo.key").stat().st_mode & 0o077 == 0
-    assert [
-        r["key"] for r in complete_lines(north / "state" / "audit.jsonl") if r["event"] == "renewed"
-    ] == [fingerprint]
+    assert [r["key"] for r in audited(north / "state", "renewed")] == [fingerprint]
     own_state.ensure_origin(north)  # the state is the silo's own, which never started
 
 

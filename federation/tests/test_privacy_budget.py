@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from federation_in_process import audited
 from pomona.core.errors import PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.data.settings import ClientFiles
@@ -374,11 +375,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     keys = {path.read_text() for store in stores for path in store.glob("*/key")}
     assert len(keys) == 3  # a noise key of its own for each study
     assert len(PrivacyBudget(kits[0]).reservations) == 3
-    refused = [
-        r["reason"]
-        for r in audit_log.complete_lines(kits[1] / "state/audit.jsonl")
-        if r["event"] == "refused"
-    ]
+    refused = [r["reason"] for r in audited(kits[1] / "state", "refused")]
     assert any(reason.startswith("PRIVACY") for reason in refused)
     # a number of the silo's, and so in its log alone
     assert "accept_epsilon_total is" in caplog.text
@@ -388,18 +385,10 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world, caplog):
     federation = world.federation("fedavg", wait=0.5, quorum=2)
     edited(federation.kits / "silo-1" / "silo.toml", accept_epsilon_total=8.0)
     federation.run()
-    refused = [
-        r["reason"]
-        for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
-        if r["event"] == "refused"
-    ]
+    refused = [r["reason"] for r in audited(federation.kits / "silo-1/state", "refused")]
     assert any(reason.startswith("PRIVACY") for reason in refused)
     assert "without bound" in caplog.text
-    reserved = [
-        r
-        for r in audit_log.complete_lines(federation.kits / "silo-0/state/audit.jsonl")
-        if r["event"] == "reserved"
-    ]
+    reserved = audited(federation.kits / "silo-0/state", "reserved")
     assert [r["epsilon"] for r in reserved] == [None]
     assert json.dumps(status.silo(federation.kits / "silo-0")["privacy"])
 

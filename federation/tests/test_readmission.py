@@ -55,7 +55,7 @@ def readmitted_tasks(federation):
 
 def tasks(federation):
     messages = [unpacked(m.content) for m in federation.grid.sent if m.metadata.dst_node_id == NODE]
-    return [read(Task, body.body) for body in messages if body.kind == "task"]
+    return [read(Task, body.body) for body in messages if body.message_type == "task"]
 
 
 def cohorts(federation):
@@ -129,7 +129,7 @@ def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):
 
     def losing(message, reply):
         body = unpacked(message.content)
-        early = body.kind == "task" and read(Task, body.body).number < 7
+        early = body.message_type == "task" and read(Task, body.body).number < 7
         return lost(message, 2) if early and message.metadata.dst_node_id == NODE else reply
 
     federation.grid.faults.append(losing)

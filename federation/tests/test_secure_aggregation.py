@@ -50,7 +50,7 @@ def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(
 
     def record(message, reply):
         body = flower_apps.unpacked(message.content)
-        replies.append((body.kind, flower_apps.unpacked(reply.content)))
+        replies.append((body.message_type, flower_apps.unpacked(reply.content)))
         return reply
 
     federation.grid.faults.append(record)
@@ -128,7 +128,7 @@ def on_answer(kind, number=2, node=11):
 
     def fault(message, reply):
         unpacked = flower_apps.unpacked(message.content)
-        if unpacked.kind == kind and message.metadata.dst_node_id == node:
+        if unpacked.message_type == kind and message.metadata.dst_node_id == node:
             body = json.loads(unpacked.body)
             task = body.get("task", body) if kind == "sum-request" else body
             if task["number"] == number and task["trains"]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import tomli_w
 
-from federation_in_process import equal, loaded
+from federation_in_process import audited, equal, loaded
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.storage.lock import locked
@@ -106,11 +106,7 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     assert queue.has_run
     simulated = world.simulated(federation)
     assert equal(own_models(federation, "second"), simulated)
-    line = next(
-        r
-        for r in audit_log.complete_lines(federation.kits / "silo-0/state/audit.jsonl")
-        if r["event"] == "accepted"
-    )
+    line = next(r for r in audited(federation.kits / "silo-0/state", "accepted"))
     assert (line["by"], line["agreement"]) == ("Dr. North", submitted.agreement)
     assert audit_log.verify(federation.kits / "silo-0/state/audit.jsonl") is None
     state, rounds = status.silo(federation.kits / "silo-0"), submitted.study.run["rounds"]
@@ -125,11 +121,7 @@ def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
         federation.run("second")
     assert read_status(federation.server / "run/studies/second").code == 7
     assert own_models(federation, "second") == {}
-    reasons = [
-        r["reason"]
-        for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
-        if r["event"] == "refused"
-    ]
+    reasons = [r["reason"] for r in audited(federation.kits / "silo-1/state", "refused")]
     assert reasons
     assert all("waits for this silo's administrator" in reason for reason in reasons)
 
@@ -144,11 +136,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     federation.run("second")
     models = own_models(federation, "second")
     assert set(models) == {"silo-0", "silo-2"}
-    names = {
-        r.get("silo")
-        for r in audit_log.complete_lines(federation.server / "run/audit.jsonl")
-        if r["event"] == "sent"
-    }
+    names = {r.get("silo") for r in audited(federation.server / "run", "sent")}
     assert names == {"silo-0", "silo-2"}
     unused = uplinks(federation.server, "silo-1")["unused"]
     assert {row["reason"] for row in unused} == {Reason.DECLINED}

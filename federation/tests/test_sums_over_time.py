@@ -93,7 +93,7 @@ def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_ro
     def fault(message, reply):
         unpacked = flower_apps.unpacked(message.content)
         silo = message.metadata.dst_node_id == 10
-        lose = absent[0] and silo and unpacked.kind == SumRequest.title
+        lose = absent[0] and silo and unpacked.message_type == SumRequest.message_type
         return lost(message, 8) if lose and parsed(SumRequest, unpacked.body).number == 2 else reply
 
     federation.grid.faults.append(fault)

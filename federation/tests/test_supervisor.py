@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agreement_file import agreement
+from federation_in_process import audited
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.core.files import UNFINISHED
 from pomona.storage.lock import locked
@@ -199,11 +200,7 @@ def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path,
     superlink, policy, _ = server(tmp_path, link)
     assert finish(superlink, policy, link).state == "finished"
     assert order == [[7, 8]]
-    assert [
-        r["run"]
-        for r in complete_lines(tmp_path / "run" / "audit.jsonl")
-        if r["event"] == "withdrawn"
-    ] == ["7", "8"]
+    assert [r["run"] for r in audited(tmp_path / "run", "withdrawn")] == ["7", "8"]
 
 
 def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, quick):
@@ -218,11 +215,7 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
     assert finish(superlink, policy, link).state == "finished"
     assert link.stopped == [1, 2]
     assert sum("it restarts" in line for line in lines) == 2
-    assert [
-        r["process"]
-        for r in complete_lines(tmp_path / "run" / "audit.jsonl")
-        if r["event"] == "lost"
-    ] == ["ServerApp"] * 2
+    assert [r["process"] for r in audited(tmp_path / "run", "lost")] == ["ServerApp"] * 2
 
 
 def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp_path, quick):

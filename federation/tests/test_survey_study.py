@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from flwr.app import Message as FlowerMessage
 
-from federation_in_process import LocalGrid, lost, run_study
+from federation_in_process import LocalGrid, audited, lost, run_study
 from pomona.cli import main
 from pomona.core.errors import ConfigError, PrivacyError, QuorumError
 from pomona.storage.run_status import read_status
@@ -118,7 +118,9 @@ class Group:
         """The questions sent, with the node of each."""
         messages = [(m.metadata.dst_node_id, unpacked(m.content)) for m in self.grid.sent]
         return [
-            (node, message) for node, message in messages if message.kind == SurveyQuestion.title
+            (node, message)
+            for node, message in messages
+            if message.message_type == SurveyQuestion.message_type
         ]
 
 
@@ -327,7 +329,7 @@ def test_a_silo_answers_each_step_once(group):
     repeated = handled(folder, Message.of(question))
     assert SurveyAnswer.model_validate_json(repeated.body).figures
     refused = handled(folder, Message.of(changed))
-    assert refused.kind == Refusal.title
+    assert refused.message_type == Refusal.message_type
     assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
 
 
@@ -340,12 +342,12 @@ def test_a_question_that_could_not_be_answered_was_asked_nevertheless(group):
     state = next((folder / "state/studies").glob("look-*"))
     (state / "survey.json").unlink()
     table = (folder / "table.csv").rename(folder / "away.csv")
-    assert handled(folder, Message.of(question)).kind == Refusal.title
+    assert handled(folder, Message.of(question)).message_type == Refusal.message_type
     table.rename(folder / "table.csv")
     fewer = question.figures.model_copy(update={"columns": question.figures.columns[:1]})
     refused = handled(folder, Message.of(question.model_copy(update={"figures": fewer})))
     assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
-    assert handled(folder, Message.of(question)).kind == SurveyAnswer.title
+    assert handled(folder, Message.of(question)).message_type == SurveyAnswer.message_type
 
 
 def test_a_silo_that_is_gone_is_named_and_the_others_are_told(group):
@@ -353,7 +355,7 @@ def test_a_silo_that_is_gone_is_named_and_the_others_are_told(group):
 
     def lose(message, reply):
         figures = (
-            unpacked(message.content).kind == SurveyQuestion.title
+            unpacked(message.content).message_type == SurveyQuestion.message_type
             and "columns" in unpacked(message.content).body
         )
         return lost(message) if figures and message.metadata.dst_node_id == 11 else reply
@@ -409,7 +411,7 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(group, change):
         answer = unpacked(reply.content)
         if (
             message.metadata.dst_node_id != 12
-            or answer.kind != SurveyAnswer.title
+            or answer.message_type != SurveyAnswer.message_type
             or 'figures":{' not in answer.body
         ):
             return reply
@@ -433,10 +435,10 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(group, change):
         elif change == "signature":
             body["figures"]["withheld"] = {"age": "why"}
         text = "{" * 10**5 if change == "text" else json.dumps(body)
-        forged = Message(answer.kind, text, answer.signature, versions=answer.versions)
+        forged = Message(answer.message_type, text, answer.signature, versions=answer.versions)
         if change in {"columns", "rows", "nothing", "crowd", "silo"}:
-            signature = Silo(group.kits / "south").signer.sign(answer.kind, body)
-            forged = Message(answer.kind, text, signature, versions=answer.versions)
+            signature = Silo(group.kits / "south").signer.sign(answer.message_type, body)
+            forged = Message(answer.message_type, text, signature, versions=answer.versions)
         return FlowerMessage(packed(forged), reply_to=message)
 
     group.grid.faults.append(changed)
@@ -536,11 +538,7 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(group):
         group.run("look")
     (question,) = {m.body for _, m in group.questions()}
     assert SurveyQuestion.model_validate_json(question).members == 2
-    refused = [
-        r
-        for r in audit_log.complete_lines(group.kits / "south/state/audit.jsonl")
-        if r["event"] == "refused"
-    ]
+    refused = audited(group.kits / "south/state", "refused")
     assert refused[-1]["reason"] == "PROTOCOL: a task with 2 members; this silo requires at least 3"
     assert not (group.kits / "south/state/disclosed").exists()
 

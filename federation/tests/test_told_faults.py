@@ -9,6 +9,7 @@ from math import nan
 import pytest
 from flwr.app import Context, RecordDict
 
+from federation_in_process import audited
 from pomona.core.errors import (
     BudgetError,
     ConfigError,
@@ -20,7 +21,7 @@ from pomona.core.errors import (
 from pomona.core.files import publish
 from pomona.data.reader_process import CrashError
 from pomona.objective.pytorch import TorchObjective
-from pomona_federation import audit_log, json_store
+from pomona_federation import json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.server.round_messages import checked_scores
@@ -78,11 +79,7 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
         lambda message, reply: replies.append(unpacked(reply.content).body) or reply
     )
     federation.run()
-    entries = [
-        line
-        for line in audit_log.complete_lines(federation.server / "run/audit.jsonl")
-        if line["event"] == "unused"
-    ]
+    entries = audited(federation.server / "run", "unused")
     assert {line["silo"]: line["detail"] for line in entries} == {
         "silo-1": "DATA; the silo's log has the rest"
     }
@@ -104,11 +101,7 @@ def test_a_full_disk_at_a_silo_is_told(world):
 
     world.patch.setattr(json_store, "publish", no_space)
     federation.run()
-    entries = [
-        line
-        for line in audit_log.complete_lines(federation.server / "run/audit.jsonl")
-        if line["event"] == "unused"
-    ]
+    entries = audited(federation.server / "run", "unused")
     assert {line["silo"]: line["detail"] for line in entries} == {
         "silo-1": "STORAGE: its disk is full"
     }
@@ -142,7 +135,7 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
     answer = client_app(
         message, Context(1, 10, {"folder": str(foreign)}, RecordDict(), {"folder": str(foreign)})
     )
-    assert unpacked(answer.content).kind == "hello-reply"
+    assert unpacked(answer.content).message_type == "hello-reply"
     assert not list(foreign.iterdir())
     assert str(foreign) not in sys.path
 

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from federation_in_process import APPLE, deployed, equal, settings, stopped_after
+from federation_in_process import APPLE, audited, deployed, equal, settings, stopped_after
 from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
 from pomona_federation import status, versions
-from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message, packed, unpacked
 from pomona_federation.rehearsal.run import local_federation
@@ -102,11 +101,7 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
     (row,) = [row for row in server_status["silos"] if row["silo"] == SILO]
     assert row["version"] == "0.2.0"
     assert any(f"{SILO} has Pomona 0.2.0" in line for line in server_status["notes"])
-    details = [
-        line["detail"]
-        for line in complete_lines(federation.server / "run" / "audit.jsonl")
-        if line["event"] == "unused"
-    ]
+    details = [line["detail"] for line in audited(federation.server / "run", "unused")]
     message = f"the sender has {installed()}, the receiver Pomona 0.2.0"
     assert any(message in detail for detail in details)
     with with_pomona(monkeypatch, "0.2.0"):

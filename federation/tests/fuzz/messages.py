@@ -55,7 +55,7 @@ def as_text(record_type, world):
 
 
 TARGETS += [
-    Target(f"{record.title}, as text", 50, partial(as_text, record))
+    Target(f"{record.message_type}, as text", 50, partial(as_text, record))
     for record in (Hello, HelloReply, Task, Answer, Refusal, SumRequest)
 ]
 

@@ -139,7 +139,9 @@ class Counter:
         with foreseen():
             transport = self.transport(
                 lambda request: (
-                    self.hello_reply(request) if request.kind == "hello" else answer(request)
+                    self.hello_reply(request)
+                    if request.message_type == "hello"
+                    else answer(request)
                 )
             )
             transport.greet()

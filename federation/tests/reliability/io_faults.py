@@ -134,7 +134,7 @@ def writers(folder: Path) -> dict[str, tuple[Path, Writer]]:
         kit = folder / "kits" / "silo-1"
         with suppress(OSError):  # the process of a message ends, and the silo is absent
             answer = handled(kit, exchanges["second"].request)
-            if answer.kind == "answer":
+            if answer.message_type == "answer":
                 (folder / "answers").mkdir(exist_ok=True)
                 (folder / "answers" / "uplink").write_bytes(answer.enclosed["uplink"])
                 return 0

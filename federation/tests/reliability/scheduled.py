@@ -230,7 +230,7 @@ class ScheduledBus:
             return Undelivered(Reason.WORKER_ENDED, "", retry=True)
 
     def _note_keys(self, message):
-        if message.kind == SumRequest.title:
+        if message.message_type == SumRequest.message_type:
             request = message.read(SumRequest, SumRequest)
             for mask_key in request.keys.values():
                 self.keys.setdefault(mask_key.key, set()).add((request.number, tuple(request.keys)))

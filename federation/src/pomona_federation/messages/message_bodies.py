@@ -44,9 +44,9 @@ B = TypeVar("B", bound="Body")
 
 
 class Body(Settings):
-    """Base of message bodies; ``title`` names the type on the message and in its signed content."""
+    """Base of message bodies; ``message_type`` is on the message and in its signed content."""
 
-    title: ClassVar[str]
+    message_type: ClassVar[str]
     longest: ClassVar[int] = 2**16  # longest JSON text that is read, in characters
 
     @property
@@ -142,7 +142,7 @@ class Task(Body):
             is not there, it continues from the newest that is, or starts as a newcomer does.
     """
 
-    title = "task"
+    message_type = "task"
     # a task naming a row and its signature for each of 10,000 places has 6 million
     longest = 16 * 2**20
     agreement: Sha256
@@ -197,7 +197,7 @@ class SumRequest(Body):
         keys: of all silos in the sum, this one among them, by place.
     """
 
-    title = "sum-request"
+    message_type = "sum-request"
     longest = 32 * 2**20
     task: Task
     keys: Annotated[Table[ClientId, MaskKey], Field(min_length=2, max_length=MAX_CLIENTS)]
@@ -245,7 +245,7 @@ class Answer(Body):
             was taken again.
     """
 
-    title = "answer"
+    message_type = "answer"
     longest = 16 * 2**20
     agreement: Sha256
     run: Token
@@ -268,7 +268,7 @@ class Answer(Body):
 class Refusal(Body):
     """A silo will not, or cannot, do what it was asked; one line without paths gives the reason."""
 
-    title = "refusal"
+    message_type = "refusal"
     silo: SiloName
     fault: Line
 
@@ -281,7 +281,7 @@ class Hello(Body):
     are for training, follows from its place.
     """
 
-    title = "hello"
+    message_type = "hello"
     longest = 2**21  # a name of 40 characters and a number for each of 10,000 places
     agreement: Sha256
     run: Token
@@ -292,7 +292,7 @@ class Hello(Body):
 class HelloReply(Body):
     """A silo's identity and its number of training samples."""
 
-    title = "hello-reply"
+    message_type = "hello-reply"
     agreement: Sha256
     run: Token
     nonce: Token
@@ -308,14 +308,14 @@ def read(body_type: type[B], text: str) -> B:
     """
     if len(text) > body_type.longest:
         raise ProtocolError(
-            f"a {body_type.title} of {len(text)} characters; the limit is {body_type.longest}"
+            f"{body_type.message_type}: {len(text)} characters; the limit is {body_type.longest}"
         )
     try:
         return body_type.model_validate_json(text)
     except ValidationError as fault:
         raise ProtocolError(
-            f"a {body_type.title} cannot be read ({first(fault)}); check that both sides run the "
-            "same version"
+            f"{body_type.message_type}: cannot be read ({first(fault)}); check that both sides run "
+            "the same version"
         ) from None
 
 

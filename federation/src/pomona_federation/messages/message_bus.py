@@ -32,7 +32,7 @@ class Message:
     sender's version.
     """
 
-    kind: str
+    message_type: str
     body: str
     signature: str = ""
     enclosed: Mapping[str, bytes | memoryview] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class Message:
         enclosed: Mapping[str, bytes | memoryview] | None = None,
     ) -> "Message":
         """A message with this body, signed if a signer is given."""
-        signature = signer.sign(body.title, body.statement) if signer else ""
-        return cls(body.title, body.model_dump_json(), signature, enclosed or {})
+        signature = signer.sign(body.message_type, body.statement) if signer else ""
+        return cls(body.message_type, body.model_dump_json(), signature, enclosed or {})
 
     @overload
     def read(self, a: type[A], b: type[B], /) -> A | B: ...
@@ -59,22 +59,22 @@ class Message:
     def read(self, a: type[A], b: type[B], c: type[C], d: type[D], /) -> A | B | C | D: ...
 
     def read(self, *body_types: type[Body]) -> Body:
-        """The body, which must be of one of these kinds.
+        """The body, which must be of one of these types.
 
         Raises ProtocolError, also for an incompatible version.
 
         A refusal is read whatever its sender's version, since a version mismatch may be its very
         reason.
         """
-        if self.kind != Refusal.title:
+        if self.message_type != Refusal.message_type:
             with untrusted(Reason.VERSION):
                 require_understood(self.versions)
         for body_type in body_types:
-            if self.kind == body_type.title:
+            if self.message_type == body_type.message_type:
                 return read(body_type, self.body)
         raise ProtocolError(
-            f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same "
-            "version"
+            f"a message of type {plain(self.message_type, 40)!r}; check that both sides run the "
+            "same version"
         )
 
     def refused(self, refusal: Refusal) -> UnusableError:
@@ -185,7 +185,7 @@ def packed(message: Message) -> RecordDict:
     """
     sizes = [(name, len(data)) for name, data in message.enclosed.items()]
     fields: dict[str, Any] = {
-        "kind": message.kind,
+        "kind": message.message_type,
         "body": message.body,
         "signature": message.signature,
         "versions": message.versions,

@@ -28,7 +28,7 @@ class SurveyQuestion(Body):
     ``members``: the asked silos that have rows, as counted by the server.
     """
 
-    title = "survey-question"
+    message_type = "survey-question"
     longest = 16 * 2**20
     agreement: Sha256
     run: Token
@@ -44,7 +44,7 @@ class SurveyQuestion(Body):
 class SurveyAnswer(Body):
     """A silo's answer; ``question`` is the hash of the question."""
 
-    title = "survey-answer"
+    message_type = "survey-answer"
     longest = 32 * 2**20
     agreement: Sha256
     run: Token
@@ -57,7 +57,7 @@ class SurveyAnswer(Body):
 class Decision(Body):
     """A silo's acceptance or refusal of a study; ``study`` is its agreement's hash."""
 
-    title = "decision"
+    message_type = "decision"
     silo: SiloName
     study: Sha256
     accepted: bool

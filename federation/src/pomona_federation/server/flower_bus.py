@@ -36,6 +36,7 @@ REASONS = {
     8: Reason.WORKER_ENDED,
 }
 RETRIED = {3, 5, 8}
+FLOWER_TYPES = {Hello.message_type: MessageType.QUERY}
 FETCH_TIMEOUT = 3.0  # seconds that one look waits for answers in transit
 # seconds after which all answers are looked for, also those without notice from the gate
 SWEEP = 5.0
@@ -93,7 +94,7 @@ class FlowerBus:
             FlowerMessage(
                 packed(outgoing.message),
                 outgoing.node,
-                MessageType.QUERY if outgoing.message.kind == Hello.title else MessageType.TRAIN,
+                FLOWER_TYPES.get(outgoing.message.message_type, MessageType.TRAIN),
                 ttl=outgoing.seconds,
             )
             for outgoing in batch

@@ -171,7 +171,7 @@ class MessageExchange:
     ) -> B | Refusal:
         """The body of an answer, signed by the client's silo. Raises ProtocolError."""
         body = message.read(body_type, Refusal)
-        self.registry.require_signed(client, body.title, body.statement, message.signature)
+        self.registry.require_signed(client, body.message_type, body.statement, message.signature)
         versions.note(self.registry.path.parent, outgoing.silo, message.versions)
         return body
 

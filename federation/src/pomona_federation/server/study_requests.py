@@ -159,7 +159,7 @@ class StudyRequests:
                 continue
             decision = last[study.submission.agreement].decision
             signature = last[study.submission.agreement].signature
-            registry.require_signed(client, decision.title, decision.statement, signature)
+            registry.require_signed(client, decision.message_type, decision.statement, signature)
             consents = Consents(study.folder)
             if consents.is_new(decision):
                 write_line(

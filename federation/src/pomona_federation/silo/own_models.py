@@ -20,10 +20,9 @@ from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.silo import history
-from pomona_federation.silo.own_state import read_own
 from pomona_federation.silo.row_provenance import names
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement
+from pomona_federation.silo.silo_in_study import same_rows
 from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.study_sections import EvaluateTerms
 
@@ -59,9 +58,7 @@ def starting_model(
     if not path.exists():
         raise ProtocolError(f"the study evaluates models of {evaluate.of}, but there is no {path}")
     _require_same(source, terms)
-    pinned = read_own(PinnedAgreement, folder / PINNED)
-    trained_rows = pinned.rows if pinned and source.study.view == terms.study.view else None
-    if trained_rows not in {None, local.partition.sha256}:
+    if source.study.view == terms.study.view and not same_rows(folder, local):
         raise ProtocolError(
             "this silo's data or its split differs from what its model was trained on, so the "
             "model might be evaluated on its training samples; put the data back, or have the "

@@ -281,6 +281,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
             leaves["groups"] = groups_note(largest_groups(local), epsilons(local, groups=True))
         leaves["total"] = str(costs.total)
     work.require_affordable()
+    work.require_same_rows()
     sizes = (
         f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} "
         "test samples"

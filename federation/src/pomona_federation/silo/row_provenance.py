@@ -50,9 +50,9 @@ class PeerKeys:
 
     def certified(self, silo: str, key: str, certificate: str) -> bool:
         """Whether a certificate is the authority's for a silo's key."""
-        return keys.certified(
-            self._authority, self.terms.federation.name, silo, key.encode(), certificate.encode()
-        )
+        authority = certificates.content(self.folder / "certs" / "ca.crt")
+        federation = self.terms.federation.name
+        return keys.certified(authority, federation, silo, key.encode(), certificate.encode())
 
     def require(self, task: Task) -> None:
         """Raise ProtocolError for a renewed key that the authority has not certified, or that is
@@ -118,10 +118,6 @@ class PeerKeys:
     @cached_property
     def _newest(self) -> NewestKeys:
         return read_own(NewestKeys, self._path) or NewestKeys()
-
-    @cached_property
-    def _authority(self) -> bytes:
-        return certificates.content(self.folder / "certs" / "ca.crt")
 
     @property
     def _path(self) -> Path:

@@ -159,7 +159,7 @@ class Silo:
         )
         # a survey has no delta
         if epsilon is not None and delta is None and not self.terms.survey:
-            delta = 1 / max(1, len(self.local.partition.clients[0].train))
+            delta = 1 / max(1, self.samples)
         return TotalLimit(epsilon, delta)
 
     @cached_property
@@ -171,6 +171,21 @@ class Silo:
     def local(self) -> Scenario:
         """The silo's data, read and checked, as a scenario of one client."""
         return own_scenario(self.file, self.terms, self.member)
+
+    def require_same_rows(self) -> None:
+        """Raise ProtocolError if data or split are not those of the study's first task here."""
+        if not same_rows(self.state, self.local):
+            raise ProtocolError(
+                "this silo's data or its split differs from that of its first task in this study, "
+                "so rows of its test may have been trained on; put the data back or, if the same "
+                "rows in the same order were corrected, remove "
+                f"{(self.state / PINNED).relative_to(self.folder)}"
+            )
+
+    @property
+    def samples(self) -> int:
+        """Number of its training samples; reads the data."""
+        return len(self.local.partition.clients[0].train)
 
     @property
     def member(self) -> int:
@@ -239,6 +254,15 @@ class Silo:
     def reserved(self) -> float:
         """Epsilon reserved for all runs of the study, the largest amount that a server gets."""
         return sum(PrivacyBudget(self.folder).runs(self.agreement).values())
+
+
+def same_rows(state: Path, local: Scenario) -> bool:
+    """Whether a study's first task, if there was one, had the same data and split.
+
+    ``state``: the study's folder. Raises StorageError.
+    """
+    pinned = read_own(PinnedAgreement, state / PINNED)
+    return pinned is None or pinned.rows in {None, local.partition.sha256}
 
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:

@@ -105,7 +105,7 @@ def visit(kit: Path, fetch: Fetch) -> list[str]:
         decisions.append(
             TakenDecision(
                 decision=message,
-                signature=signer.sign(message.title, message.statement) if signer else "",
+                signature=signer.sign(message.message_type, message.statement) if signer else "",
             )
         )
     answer = fetch(

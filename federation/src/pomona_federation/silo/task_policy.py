@@ -7,7 +7,7 @@ could ask repeatedly would learn how any model performs on the silo's data. The 
 the same answer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -85,18 +85,18 @@ class TaskPolicy:
         except ConfigError as fault:
             raise ProtocolError(str(fault)) from None
 
-    def require(self, task: Task, provenance: Provenance, samples: Callable[[], int]) -> None:
+    def require(self, task: Task, provenance: Provenance) -> None:
         """Raise ProtocolError unless this silo has agreed to such a task.
+
+        The silo's data are not read for a task of another agreement.
 
         Args:
             task: from the server.
             provenance: verifies its newcomers.
-            samples: counts the training samples of this silo, which are not read for a task of
-                another agreement.
         """
         self.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
-        self._require_own(task, samples)
+        self._require_own(task)
         terms = self.silo.terms
         self.silo.consent.require_members(
             sum(task.sizes[member] > 0 for member in names(terms, task))
@@ -143,7 +143,7 @@ class TaskPolicy:
                     f"{_worded(entry_forms[key])}"
                 )
 
-    def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
+    def _require_own(self, task: Task) -> None:
         """Require that the place is this silo's, with its actual number of samples."""
         me, owner = self.silo.file.name, names(self.silo.terms, task).get(task.place, "nobody")
         if owner != me:
@@ -162,12 +162,13 @@ class TaskPolicy:
                 raise ProtocolError(
                     f"a task with {len(sizes)} places; the agreement says {n_places}"
                 )
-            if sizes[task.place] != (n_samples := samples()):
+            if sizes[task.place] != self.silo.samples:
                 raise ProtocolError(
                     f"the server counts {sizes[task.place]} training samples of this silo, which "
-                    f"has {n_samples}; put "
-                    "the data back, or have the silo revoked and added under a new name"
+                    f"has {self.silo.samples}; put the data back, or have the silo revoked and "
+                    "added under a new name"
                 )
+        self.silo.require_same_rows()
 
     def _require_whole(self, task: Task, key: str, entry: DownlinkEntry) -> None:
         """Require that an entry names only rows that the task includes, from current members."""
