@@ -209,14 +209,10 @@ def test_runs_that_differ_in_their_loss_say_so_first() -> None:
         base, config={**base.config, "lr": 0.1, "model": {"name": "lenet", "loss": "mine:weighted"}}
     )
     plain = replace(plain, config={**plain.config, "model": {"name": "lenet", "loss": "auto"}})
-    assert [run.label for run in runs([plain, weighted])] == [
-        "FedAvg, loss auto, lr 0.01",
-        "FedAvg, loss mine:weighted, lr 0.1",
-    ]
-    assert [row["loss_name"] for row in distinct(table([plain, weighted])) if row["headline"]] == [
-        "auto",
-        "mine:weighted",
-    ]
+    labels = [run.label for run in runs([plain, weighted])]
+    assert labels == ["FedAvg, loss auto, lr 0.01", "FedAvg, loss mine:weighted, lr 0.1"]
+    rows = distinct(table([plain, weighted]))
+    assert [row["loss_name"] for row in rows if row["headline"]] == ["auto", "mine:weighted"]
 
 
 def test_a_model_that_stands_there_already_is_not_listed_again() -> None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from pomona.cli.output import Figures, Flag, Json, StatusLine, echo, emit, print_table
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
-from pomona.core.table import Table, of_records
+from pomona.core.table import of_records
 from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
@@ -88,9 +88,9 @@ def bench(
     scenarios, behind_scenarios = _split("--scenarios", scenarios, plan.scenario)
     methods, behind_methods = _split("--methods", methods, plan.method)
     seeds, behind_seeds = _split("--seeds", seeds, ())
-    settings = read_overrides((*words, *behind_scenarios, *behind_methods, *behind_seeds))
-    merge(merged := deepcopy(plan.settings), settings)
-    plan = (plan.seeded(seeds) if seeds else plan).model_copy(update={"settings": merged})
+    settings = deepcopy(plan.settings)
+    merge(settings, read_overrides((*words, *behind_scenarios, *behind_methods, *behind_seeds)))
+    plan = (plan.seeded(seeds) if seeds else plan).model_copy(update={"settings": settings})
     selection = {"scenarios": scenarios, "methods": methods}
     if explain:
         _explain(plan, size, scenarios, methods, json)
@@ -236,13 +236,15 @@ def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool
             }
         )
         return
-    print_table(_table(outcome.results))
+    results = outcome.results
+    caption = "mean over clients in the round best on validation, ± over seeds (how many)"
+    print_table(grid(results, values(results, "best_validation"), f"{heading(results)}, {caption}"))
     if gains := gains_table(comparison(outcome)):
         print_table(gains)
     echo(*(f"note: {note.text}" for note in outcome.notes))
     counts = ", ".join(f"{n} {state}" for state, n in outcome.counts.items())
-    texts = filter(None, (at_the_edge(outcome.results), remaining))
-    print(*_unfinished(outcome.results), counts, *texts, sep="\n")
+    texts = filter(None, (at_the_edge(results), remaining))
+    print(*_unfinished(results), counts, *texts, sep="\n")
     print(f"written  {', '.join(paths[name] for name in FILES)}", end="")
     print(f", report {page}" if page else f"\nnext     pomona report {outcome.folder}")
 
@@ -252,9 +254,3 @@ def _unfinished(results: Mapping[str, Any]) -> Iterator[str]:
     for reason, (first, *others) in reasons(results).items():
         suffix = f" and {len(others)} more" if others else ""
         yield f"{first}{suffix}: {reason}"
-
-
-def _table(results: Mapping[str, Any]) -> Table:
-    """Return the values of each method and scenario in the round best on validation."""
-    caption = "mean over clients in the round best on validation, ± over seeds (how many)"
-    return grid(results, values(results, "best_validation"), f"{heading(results)}, {caption}")

@@ -113,7 +113,7 @@ def _folders(folder: Path, result: Results) -> dict[int, Path]:
 
 def gain_cells(row: Mapping[str, Any], judge: Metric) -> list[str]:
     """Return a record's gain, interval and verdict, or the reason why it has none, as text."""
-    interval = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
+    interval = judge.numbers([row[end] for end in ("low", "high") if row[end] is not None], "+")
     return [
         judge.gap(row["gain"]),
         " to ".join(interval) or PLACEHOLDER,

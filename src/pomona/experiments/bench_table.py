@@ -73,8 +73,8 @@ def format_spread(value: Spread | None, metric: Metric, suffix: str = "") -> str
     """
     if value is None:
         return PLACEHOLDER
-    std = "" if value.std is None else f" ± {metric.number(value.std)}"
-    return f"{metric.number(value.mean)}{std} ({value.n}{suffix})"
+    mean_and_std = metric.numbers([v for v in (value.mean, value.std) if v is not None])
+    return f"{' ± '.join(mean_and_std)} ({value.n}{suffix})"
 
 
 def _validation(figures: Mapping[str, Any]) -> float | None:

@@ -1,9 +1,9 @@
 """Metrics, one of which is the headline metric of a run, chosen by the task; a client's scores."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import floor, inf, log10
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 Arrays = Union[NDArray[Any], "Tensor"]
+FOUR_DIGITS = "#.4g"
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,17 @@ class Metric:
 
         ``sign`` "+" also marks positive values.
         """
-        if value is None:
-            return PLACEHOLDER
-        # an integer with as many digits ends in a point
-        return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}".rstrip(".")
+        return PLACEHOLDER if value is None else self.numbers([value], sign)[0]
+
+    def numbers(self, values: Sequence[float], sign: str = "") -> list[str]:
+        """Format values that stand together, such as the ends of an interval, as ``number``: those
+        in the data's unit with the decimals that give the largest four digits.
+        """
+        style = ".2f" if self.percent else self.style
+        largest = max(map(abs, values), default=0.0)
+        if style == FOUR_DIGITS and 1e-4 <= largest < 1e6:
+            style = f".{max(3 - floor(log10(largest)), 0)}f"
+        return [f"{self.scaled(value):{sign}{style}}" for value in values]
 
     def text(self, value: float | None) -> str:
         """Format a value for display: "95.47 %", "0.731"; "-" for None."""
@@ -108,9 +116,9 @@ _TABLE = (
     Metric("brier", "Brier score", False, style=".4f", low=0.0, high=2.0, pools=True),
     Metric("dice", "Dice", True, low=0.0, high=1.0),
     Metric("iou", "IoU", True, low=0.0, high=1.0),
-    Metric("loss", "loss", False, style="#.4g", pools=True),
-    Metric("mae", "mean absolute error", False, style="#.4g", low=0.0, pools=True),
-    Metric("mse", "mean squared error", False, style="#.4g", low=0.0, pools=True),
+    Metric("loss", "loss", False, style=FOUR_DIGITS, pools=True),
+    Metric("mae", "mean absolute error", False, style=FOUR_DIGITS, low=0.0, pools=True),
+    Metric("mse", "mean squared error", False, style=FOUR_DIGITS, low=0.0, pools=True),
     Metric("c_index", "C-index", True, low=0.0, high=1.0),
     Metric("uno_c", "Uno's C-index", True, low=0.0, high=1.0),
     Metric("dynamic_auroc", "time-dependent AUROC", True, low=0.0, high=1.0),
@@ -147,7 +155,7 @@ def metric_named(name: str) -> Metric:
     if not is_own(name):
         return METRICS[name]
     title = name.partition(":")[2].replace("_", " ")
-    return Metric(name, title, higher=not name.startswith("-"), style="#.4g")
+    return Metric(name, title, higher=not name.startswith("-"), style=FOUR_DIGITS)
 
 
 def array(values: Arrays) -> NDArray[Any]:

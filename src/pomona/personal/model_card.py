@@ -366,12 +366,13 @@ def _figure(
     name: str, value: float | None, interval: Sequence[float | None] | None
 ) -> tuple[str, str, str, str]:
     metric = metric_named(name) if is_own(name) else EVERY_METRIC.get(name)
-    number = metric.number if metric else "{:,}".format
-    text = "not defined" if value is None else number(value)
-    between = " to ".join(map(number, interval)) if interval and None not in interval else ""
     if metric is None:
-        return name.replace("_", " "), text, between, ""
-    return metric.heading, text, between, "higher" if metric.higher else "lower"
+        return name.replace("_", " "), "not defined" if value is None else f"{value:,}", "", ""
+    direction = "higher" if metric.higher else "lower"
+    if value is None:
+        return metric.heading, "not defined", "", direction
+    text, *limits = metric.numbers([value, *(end for end in interval or () if end is not None)])
+    return metric.heading, text, " to ".join(limits), direction
 
 
 def listed(names: Sequence[str]) -> str:

@@ -104,25 +104,30 @@ def signed(metric: Metric, value: float) -> str:
     return metric.number(value, "+").replace("-", MINUS)
 
 
-def interval(metric: Metric, gain: Gain) -> str:
-    """Format an interval, ``+0.021 to +0.135``, or the reason for its absence."""
-    if not gain.interval:
-        fewest = FEW * gain.clients  # clients below FEW may differ, and yet cancel each other
-        enough = gain.pairs >= fewest and (gain.events is None or gain.events >= fewest)
-        return NO_INTERVAL if not enough else CONSTANT if gain.value else ALIKE
-    low, high = (signed(metric, end) for end in gain.interval)
-    return f"{low} to {high}"
+def value_and_interval(metric: Metric, gain: Gain) -> tuple[str, str]:
+    """Format a gain and its interval without units, ``+0.078`` and ``+0.021 to +0.135``, or the
+    reason for the interval's absence.
+    """
+    numbers = metric.numbers([gain.value, *(gain.interval or ())], "+")
+    value, *limits = (number.replace("-", MINUS) for number in numbers)
+    if limits:
+        return value, " to ".join(limits)
+    fewest = FEW * gain.clients  # clients below FEW may differ, and yet cancel each other
+    enough = gain.pairs >= fewest and (gain.events is None or gain.events >= fewest)
+    return value, NO_INTERVAL if not enough else CONSTANT if gain.value else ALIKE
 
 
 def interval_text(metric: Metric, gain: Gain) -> str:
     """Format an interval with its level, ``95 % interval +0.021 to +0.135``, or its absence."""
-    return f"{'95 % interval ' if gain.interval else ''}{interval(metric, gain)}"
+    level = "95 % interval " if gain.interval else ""
+    return level + value_and_interval(metric, gain)[1]
 
 
 def measured(metric: Metric, gain: Gain) -> str:
     """Format a gain, ``+0.078 (95 % interval +0.021 to +0.135)``."""
-    value = metric.gap(gain.value).replace("-", MINUS)
-    return f"{value} ({interval_text(metric, gain)})"
+    value, _ = value_and_interval(metric, gain)
+    unit = " percentage points" if metric.percent else ""
+    return f"{value}{unit} ({interval_text(metric, gain)})"
 
 
 def evidence(run: Run, gain: Gain) -> str:

@@ -153,15 +153,10 @@ def wilcoxon_table(comparison: Comparison) -> Table | None:
         "scenario (Holm). The paired clients of one run have trained together, so they are not "
         "quite independent, here as in the papers."
     )
-    if any(map(drawn_by_seed, comparison.entries)):
+    if any(len(client_keys(entry)) > 1 for entry in comparison.entries):
         note += " Seeds draw other clients: a pair averages those with the same number."
     header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None
-
-
-def drawn_by_seed(entry: ComparisonRow) -> bool:
-    """Return whether client k differs between seeds."""
-    return len(client_keys(entry)) > 1
 
 
 def client_keys(entry: ComparisonRow) -> set[str]:

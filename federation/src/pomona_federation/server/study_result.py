@@ -226,7 +226,7 @@ def _matrix(matrix: EvaluationResult, split: str) -> Table:
 def _text(cell: ScoreCell | None, metric: Metric) -> str:
     if cell is None or cell.value is None:
         return PLACEHOLDER
-    return f"{metric.number(cell.value)}{_brackets(cell.interval, metric)}"
+    return _with_interval(cell.value, cell.interval, metric)
 
 
 def _mean_at_others(matrix: EvaluationResult, model: str, split: str) -> str:
@@ -237,13 +237,14 @@ def _mean_at_others(matrix: EvaluationResult, model: str, split: str) -> str:
         [c.value for c in cells], [c.samples for c in cells], metric=metric_named(matrix.metric)
     )
     metric = metric_named(matrix.metric)
-    return f"{metric.number(statistics['mean'])}{_brackets(statistics['interval'], metric)}"
+    return _with_interval(statistics["mean"], statistics["interval"], metric)
 
 
-def _brackets(interval: Sequence[float] | None, metric: Metric) -> str:
-    if interval and interval[0] < interval[1]:
-        return f" ({metric.number(interval[0])} to {metric.number(interval[1])})"
-    return ""
+def _with_interval(value: float, interval: Sequence[float] | None, metric: Metric) -> str:
+    if not interval or interval[0] >= interval[1]:
+        return metric.number(value)
+    text, low, high = metric.numbers([value, *interval])
+    return f"{text} ({low} to {high})"
 
 
 def _bounds(cell: ScoreCell) -> dict[str, Any]:

@@ -10,11 +10,6 @@ MAX_LABELS = 45
 """Maximum number of clients with name labels."""
 
 
-def cluster_ids(series: Series) -> list[int]:
-    """Return the numbers of all clusters that ever existed."""
-    return [int(c) for c in np.unique(series.values[~np.isnan(series.values)])]
-
-
 def clusters(series: Series) -> ReportFigure:
     """Draw clients by rounds, with one colour per cluster."""
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
@@ -43,7 +38,7 @@ def _map(series: Series, final: list[int]) -> plot.Figure:
     from matplotlib.colors import ListedColormap
 
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
-    ids = cluster_ids(series)
+    ids = np.unique(labels[~np.isnan(labels)])
     colours = plot.client_colours(len(ids))
     groups = series.groups or [0] * n
     sequence = sorted(

@@ -46,39 +46,43 @@ def plotted(*results: Result) -> "plot.Figure | None":
 
 
 def curves(runs: list[Run]) -> ReportFigure | None:
-    """Draw training loss, and the test metric, averaged over clients, over rounds.
+    """Draw training loss, if on record, and the test metric, averaged over clients, over rounds.
 
     Two panels per data set and partition (APPLE, figures 2 and 7), and per loss, since losses are
     not comparable.
     """
     rows: Rows = []
     keys = list(dict.fromkeys(map(panel, runs)))
-    figure, axes = plot.panels(plot.WIDTH, 4.8 * len(keys) + 0.8, 2 * len(keys))
-    for (upper, lower), key in zip(axes.reshape(-1, 2), keys, strict=True):
+    with_losses = any(map(_losses, runs))  # private runs do not record them
+    n = (1 + with_losses) * len(keys)
+    figure, axes = plot.panels(plot.WIDTH, 2.4 * n + 0.8, n)
+    for (*upper, lower), key in zip(axes.reshape(len(keys), -1), keys, strict=True):
         group = [run for run in runs if panel(run) == key]
         for run in group:
             rows += _run(upper, lower, run)
-        plot.name_ends(upper, _points_by_label(group, _losses))
+        for ax in upper:
+            plot.name_ends(ax, _points_by_label(group, _losses))
         plot.name_ends(lower, _points_by_label(group, _tests))
         _titles(upper, lower, group[0], runs)
-        if not any(map(_losses, group)):
-            upper.text(0.5, 0.5, "not on record", transform=upper.transAxes, ha="center")
-            upper.set_yticks([])
     if not rows:
         return None
     plot.over_rounds(*axes.flat)
     plot.grid(*axes.flat)
     plot.legend_below(figure, 2)
     titles = " and ".join(dict.fromkeys(run.metric.title for run in runs))
+    above = "Above: the loss during local training, averaged over a round's clients. Below: test "
     return ReportFigure(
         name="curves",
-        title=f"Loss and {titles} over the rounds",
-        caption="Above: the loss during local training, averaged over a round's clients. Below: "
-        f"test {titles}, each client counting once. A thick line is the headline model of a "
-        "run; a thin dotted one is another model of the same run. “Received” models are at "
-        "the round of the uploads that they combine." + _coinciding(runs, keys),
+        title=f"{f'Loss and {titles}' if with_losses else capital(titles)} over the rounds",
+        caption=f"{above if with_losses else 'Test '}{titles}, each client counting once. A thick "
+        "line is the headline model of a run; a thin dotted one is another model of the same run. "
+        "“Received” models are at the round of the uploads that they combine."
+        + _coinciding(runs, keys),
         alt=" ".join(
-            [f"Line charts over rounds: training loss and test {titles}.", *_changes(runs)]
+            [
+                f"Line charts over rounds: {'training loss and ' * with_losses}test {titles}.",
+                *_changes(runs),
+            ]
         ),
         figure=figure,
         rows=rows,
@@ -94,11 +98,11 @@ def _points_by_label(
 
 def _coinciding(runs: list[Run], keys: list[str]) -> str:
     """Describe curves of one panel that coincide; empty if there are none."""
-    groups = [[run for run in runs if panel(run) == key] for key in keys]
+    below = " below" * any(map(_losses, runs))
     panels = (
-        (_points_by_label(group, points_of), place)
-        for group in groups
-        for points_of, place in ((_losses, " above"), (_tests, " below"))
+        (_points_by_label([run for run in runs if panel(run) == key], points_of), place)
+        for key in keys
+        for points_of, place in ((_losses, " above"), (_tests, below))
     )
     return "".join(
         dict.fromkeys(
@@ -108,22 +112,24 @@ def _coinciding(runs: list[Run], keys: list[str]) -> str:
     )
 
 
-def _titles(upper: Any, lower: Any, run: Run, runs: list[Run]) -> None:
+def _titles(upper: Sequence[Any], lower: Any, run: Run, runs: list[Run]) -> None:
     """Set the titles of a row of panels, with what distinguishes it from the others."""
     prefix = f"{scenario_name(run)}: " if len({scenario_name(r) for r in runs}) > 1 else ""
     loss = f" ({run.loss})" if len({r.loss for r in runs}) > 1 else ""
     metric = run.metric
-    upper.set(title=f"{prefix}training loss{loss}, mean over clients", ylabel="loss")
+    for ax in upper:
+        ax.set(title=f"{prefix}training loss{loss}, mean over clients", ylabel="loss")
     lower.set(
         title=f"{prefix}test {metric.title}, mean over clients",
         ylabel="%" if metric.percent else metric.title,
     )
 
 
-def _run(upper: Any, lower: Any, run: Run) -> Rows:
-    """Draw the curves of a run; return their numbers."""
+def _run(upper: Sequence[Any], lower: Any, run: Run) -> Rows:
+    """Draw the curves of a run, its losses if there is an upper panel; return their numbers."""
     training = _losses(run)
-    _draw(upper, training, run, main=True, label=None if run.test else run.label)
+    for ax in upper:
+        _draw(ax, training, run, main=True, label=None if run.test else run.label)
     lines: list[tuple[Any, ...]] = [("train loss", "", "", x, y) for x, y in training]
     for position, (model, stage) in enumerate(views(run.result)):
         pairs = [(e.round, e.mean) for e in run.result.curve(model, stage) if e.mean is not None]
@@ -225,16 +231,11 @@ def _draw_traffic(
     return figure
 
 
-def megabytes_sent(run: Run) -> list[float]:
-    """Return the megabytes that all clients have received and sent by the end of each round."""
-    return list(
-        accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds)
-    )
-
-
 def _metric_by_traffic(run: Run) -> list[tuple[float, float, Evaluation]]:
     """Return (megabytes sent so far, value, evaluation) for each test of the headline model."""
-    megabytes = dict(zip((r.round for r in run.result.rounds), megabytes_sent(run), strict=True))
+    rounds = run.result.rounds
+    sums = accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in rounds)
+    megabytes = dict(zip((r.round for r in rounds), sums, strict=True))
     return [
         (megabytes[e.round], e.mean, e)
         for e in run.test
@@ -247,9 +248,7 @@ def _traffic_rows(run: Run, tests: Sequence[tuple[float, float, Evaluation]]) ->
     return plot.records(f"run model when round megabytes {run.metric.name}", lines)
 
 
-def _positive_points(
-    run: Run, tests: Sequence[tuple[float, float, Evaluation]]
-) -> list[tuple[float, float]]:
+def _positive_points(run: Run, tests: Sequence[tuple[float, float, Evaluation]]) -> Points:
     """Return the points of a curve that a logarithmic axis can show."""
     return [(x, run.metric.scaled(y)) for x, y, _ in tests if x > 0]
 

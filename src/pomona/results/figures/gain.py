@@ -11,7 +11,7 @@ import numpy as np
 from pomona.record.paired_gain import Gain
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
-from pomona.results.gain_presentation import MINUS, Gains, gained_over, interval, signed
+from pomona.results.gain_presentation import MINUS, Gains, gained_over, interval_text, signed
 from pomona.results.run_numbers import Run, baseline, comparable, evaluated
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital
@@ -62,7 +62,7 @@ class _Row:
         """The run, its mean, and the interval if there is one."""
         ends = ""
         if self.gain and self.interval:
-            ends = f" (95 % interval {interval(self.run.metric, self.gain)})"
+            ends = f" ({interval_text(self.run.metric, self.gain)})"
         return f"{self.run.label} {self.text(self.mean)}{ends}"
 
 

@@ -84,10 +84,11 @@ class ReportFigure:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix in formats:
             path = anew(folder / f"{self.name}.{suffix}")
-            with drawing():  # also for a figure that was drawn before
-                path.write_text(
-                    csv_text(self.rows), encoding="utf-8"
-                ) if suffix == "csv" else self.draw(path, suffix)
+            if suffix == "csv":
+                path.write_text(csv_text(self.rows), encoding="utf-8")
+            else:
+                with drawing():  # also for a figure that was drawn before
+                    self.draw(path, suffix)
 
     def pixels(self) -> bytes:
         """Return the drawing as a PNG."""
@@ -214,17 +215,26 @@ def drawing() -> Iterator[None]:
     """Context in which figures are created and saved in the house style."""
     from matplotlib import rc_context
 
-    inked = "text.color axes.labelcolor axes.titlecolor xtick.labelcolor ytick.labelcolor"
-    framed = "axes.edgecolor grid.color xtick.color ytick.color"
-    # Names come from data: dollar signs must not start formulas.
-    absent = "legend.frameon axes.spines.top axes.spines.right axes.grid text.parse_math"
     style: Any = {
-        **dict.fromkeys(inked.split(), INK),
-        **dict.fromkeys(framed.split(), FRAME),
-        **dict.fromkeys(absent.split(), False),
-        **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
-        **dict.fromkeys(("font.size", "axes.labelsize"), 10),
-        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9),
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "axes.edgecolor": FRAME,
+        "grid.color": FRAME,
+        "xtick.color": FRAME,
+        "ytick.color": FRAME,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": False,
+        # Names come from data: dollar signs must not start formulas.
+        "text.parse_math": False,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "font.size": 10,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
         "font.family": "DejaVu Sans",
         "axes.titlesize": 10.5,
         "axes.titlelocation": "left",
@@ -305,7 +315,7 @@ def matrix(
     for row, line in enumerate(texts):
         for column, text in enumerate(line):
             colour = PALE if dark[row, column] else DARK
-            ax.text(column, row, text, color=colour, **text_style) if text else None
+            ax.text(column, row, text, color=colour, **text_style)
     labels = [shorten(name, 12) for name in names]
     upright = n > 3 and max(map(len, labels)) > 2
     label_ticks(ax.xaxis, labels, MAX_LABELS, rotation=90 if upright else 0)
@@ -324,7 +334,10 @@ def bare(ax: Any) -> None:
 
 def label_ticks(axis: Any, names: Sequence[str], limit: int, **style: Any) -> None:
     """Label the positions 0, 1, ... of an axis with names; with none above ``limit`` names."""
-    axis.set_ticks(range(len(names)), names, **style) if len(names) <= limit else axis.set_ticks([])
+    if len(names) <= limit:
+        axis.set_ticks(range(len(names)), names, **style)
+    else:
+        axis.set_ticks([])
 
 
 def grid(*axes: Any, along: str = "both") -> None:

@@ -11,6 +11,8 @@ from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.significance import LEVEL, Ranking
 from pomona.results.tables.by_client import tested
 
+Cells = Sequence[Sequence[tuple[str, bool]]]  # texts, and whether they are the best
+
 
 def as_printed(number: Number | None) -> str:
     """Format a reference number as it is printed; a dash if there is none."""
@@ -78,16 +80,14 @@ def _grid_note(comparison: Comparison) -> str:
     )
 
 
-def _with_names(
-    names: Iterable[str], cells: Sequence[Sequence[tuple[str, bool]]]
-) -> list[list[str]]:
+def _with_names(names: Iterable[str], cells: Cells) -> list[list[str]]:
     """Return the texts of rows after their names."""
     return [[name, *(text for text, _ in line)] for name, line in zip(names, cells, strict=True)]
 
 
 def _cells(
     comparison: Comparison, entries: Sequence[Sequence[ComparisonRow | None]], sides: Sequence[bool]
-) -> list[list[tuple[str, bool]]]:
+) -> Cells:
     """Return the text of each entry and side, and whether it is the best of its scenario; empty
     without an entry.
     """
@@ -104,7 +104,7 @@ def _cells(
     ]
 
 
-def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, int]]:
+def _bold(cells: Cells) -> frozenset[tuple[int, int]]:
     """Return the positions of the best cells, after a first column of names."""
     return frozenset(
         (i, j) for i, line in enumerate(cells) for j, (_, best) in enumerate(line, 1) if best

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.record.elsewhere import Elsewhere, read
-from pomona.results.gain_presentation import client_names, interval, signed
+from pomona.results.gain_presentation import client_names, value_and_interval
 from pomona.results.run_numbers import Run
 from pomona.results.wording import capital
 
@@ -36,7 +36,7 @@ def cells(run: Run, client: int) -> list[tuple[str, str]]:
     gain = scores.gains[client]
     return [
         (metric.number(scores.means()[client]), ""),
-        (signed(metric, gain.value), interval(metric, gain)) if gain else (PLACEHOLDER, ""),
+        value_and_interval(metric, gain) if gain else (PLACEHOLDER, ""),
     ]
 
 

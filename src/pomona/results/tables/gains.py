@@ -2,15 +2,14 @@
 
 from typing import get_args
 
-from pomona.core.table import PLACEHOLDER, Table
-from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, jointly
+from pomona.core.table import Table
+from pomona.record.paired_gain import Gain, Verdict, jointly
 from pomona.results.gain_presentation import (
     Gains,
     by_client,
     detectable,
     gained_over,
-    interval,
-    signed,
+    value_and_interval,
 )
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
@@ -57,8 +56,8 @@ def _row(gains: Gains, mean: Gain, verdict: Verdict, runs: int, several: bool) -
     """Return a run's row: its mean gain, and how many clients have each verdict."""
     metric, seeds = gains.run.metric, [str(mean.seeds)] * several
     counts = [str(len(gains.with_verdict(v))) for v in get_args(Verdict)]
-    gain = signed(metric, mean.value), interval(metric, mean), verdict
-    return [gains.run.label, *seeds, *gain, *counts, _detectable(gains, mean, verdict, runs)]
+    gain = *value_and_interval(metric, mean), verdict
+    return [gains.run.label, *seeds, *gain, *counts, detectable(metric, mean, runs)]
 
 
 def _sides(compared: list[Gains]) -> str:
@@ -70,13 +69,6 @@ def _sides(compared: list[Gains]) -> str:
             by_model.setdefault(gains.mean.base_model, []).append(gains.base.label)
     texts = (f"{listing(list(dict.fromkeys(names)))}: {model}" for model, names in by_model.items())
     return f" Compared on test data: {'; '.join(texts)}." if by_model else ""
-
-
-def _detectable(gains: Gains, gain: Gain, verdict: Verdict, comparisons: int) -> str:
-    """Format what the samples of an undecided gain would show."""
-    if verdict not in UNDECIDED:
-        return PLACEHOLDER
-    return detectable(gains.run.metric, gain, comparisons)
 
 
 def _by_client(gains: Gains) -> Table:
@@ -91,10 +83,9 @@ def _by_client(gains: Gains) -> Table:
             f"{gain.pairs:,}",
             metric.number(base.values.get(c)),
             metric.number(run.values.get(c)),
-            signed(metric, gain.value),
-            interval(metric, gain),
+            *value_and_interval(metric, gain),
             verdict,
-            _detectable(gains, gain, verdict, gains.comparisons),
+            detectable(metric, gain, gains.comparisons),
         ]
         for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
         if gain and verdict

@@ -142,8 +142,8 @@ def _cell(metric: Metric, value: float, bounds: Interval, sign: str = "") -> str
     """Format a value with its interval, if it has one."""
     if np.isnan(value):
         return PLACEHOLDER
-    around = f" ({' to '.join(metric.number(end, sign) for end in bounds)})" if bounds else ""
-    return (metric.number(value, sign) + around).replace("-", MINUS)
+    text, *limits = metric.numbers([value, *(bounds or ())], sign)
+    return (text + (f" ({' to '.join(limits)})" if limits else "")).replace("-", MINUS)
 
 
 def unseen(runs: list[Run]) -> Table:

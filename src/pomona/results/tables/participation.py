@@ -24,7 +24,7 @@ def participation(runs: Sequence[Run]) -> Table:
         [first.client(client), f"{n:,}", f"{100 * n / sum(sizes):.1f}"]
         + [str(counts[client]) for counts in rounds]
         for client, n in enumerate(sizes)
-        if any(map(has_absences, runs))
+        if any(len(row.cohort) < run.result.clients for run in runs for row in run.result.rounds)
     ]
     return Table("participation", "Who took part", [note], header, rows, range(1))
 
@@ -32,11 +32,6 @@ def participation(runs: Sequence[Run]) -> Table:
 def rounds_by_client(run: Run) -> Counter[int]:
     """Return the number of rounds in which each client trained."""
     return Counter(client for row in run.result.rounds for client in row.cohort)
-
-
-def has_absences(run: Run) -> bool:
-    """Return whether a client missed a round."""
-    return any(len(row.cohort) < run.result.clients for row in run.result.rounds)
 
 
 def training_samples(run: Run) -> list[int]:

@@ -19,6 +19,9 @@ from pomona.results.text.joint_cautions import JOINT_CAUTIONS, MAX_NAMES, few_ev
 from pomona.results.text.run_cautions import KEPT_MODEL_CAUTIONS, RUN_CAUTIONS, Caution
 from pomona.results.wording import listing
 
+MethodRuns = Sequence[tuple[ComparisonRow, Sequence[Run]]]
+Counts = Sequence[tuple[ComparisonRow, int, int]]  # with a caution, and of all runs of a method
+
 
 def cautions(runs: list[Run]) -> list[str]:
     """Return the sentences, most serious first; those for several runs are merged and name them."""
@@ -67,17 +70,12 @@ def bench_cautions(comparison: Comparison) -> list[str]:
     ]
 
 
-def _seeds_with(
-    check: Callable[[Run], Iterator[Caution]],
-    methods: Sequence[tuple[ComparisonRow, Sequence[Run]]],
-) -> list[tuple[ComparisonRow, int, int]]:
+def _seeds_with(check: Callable[[Run], Iterator[Caution]], methods: MethodRuns) -> Counts:
     """Return each method with how many of its runs have a caution, and how many there are."""
     return [(e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in methods]
 
 
-def _joint_cautions(
-    comparison: Comparison, methods: Sequence[tuple[ComparisonRow, Sequence[Run]]]
-) -> list[str]:
+def _joint_cautions(comparison: Comparison, methods: MethodRuns) -> list[str]:
     """Return the sentences on all runs of a scenario: on few events by scenario, on seeds once."""
     few, once = list[str](), dict[str, None]()
     for scenario in comparison.scenarios:
@@ -109,9 +107,7 @@ def _recorded(comparison: Comparison, entry: ComparisonRow) -> list[Run]:
     return [Run(result, entry.row, style) for result in results if not attack_of(result)]
 
 
-def _methods_named(
-    counts: Sequence[tuple[ComparisonRow, int, int]], rows: Mapping[str, int]
-) -> str:
+def _methods_named(counts: Counts, rows: Mapping[str, int]) -> str:
     """Name the methods of (method, seeds with a caution, seeds), by scenario; empty if none has
     one. ``rows``: methods of each scenario, also those whose runs cannot be read.
     """

@@ -17,10 +17,9 @@ from pomona.results.gain_presentation import (
     by_client,
     evidence,
     gained,
-    interval,
     measured,
     resolution,
-    signed,
+    value_and_interval,
 )
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, stage_name
 from pomona.results.seeds import over_seeds
@@ -285,6 +284,5 @@ def _among(best: Run, rivals: list[Gains]) -> list[str]:
 def _size(best: Run, gains: Gains) -> str:
     """Format a mean gain with its interval."""
     assert gains.mean, "a verdict has a mean"
-    metric = best.metric
-    value, limits = signed(metric, gains.mean.value), interval(metric, gains.mean)
+    value, limits = value_and_interval(best.metric, gains.mean)
     return f" ({value}, 95 % interval {limits})"

@@ -322,8 +322,10 @@ def _size(samples: int | None) -> tuple[str, str]:
 def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
     """Return a client's value of a metric, and its interval if there is one."""
     value, bounds = record.get(metric.name), (record.get("intervals") or {}).get(metric.name)
-    text = PLACEHOLDER if value is None else metric.number(value)
-    return text, " to ".join(metric.number(b) for b in bounds) if bounds else ""
+    if value is None:
+        return PLACEHOLDER, ""
+    text, *limits = metric.numbers([value, *(bounds or ())])
+    return text, " to ".join(limits)
 
 
 def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
