@@ -72,8 +72,7 @@ def read_own(settings: Pictures) -> Dataset:
     """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional
     test set (t10k-).
     """
-    path = own_path(settings)
-    images = path
+    path = images = own_path(settings)
     if path.is_dir():
         images = min(path.glob("*train-images-idx[34]-ubyte*"), default=path)
     if "train-images" not in images.name:
@@ -89,11 +88,10 @@ def read_own(settings: Pictures) -> Dataset:
 
 def _test(images: Path) -> Path:
     """Return the path of the test images: EMNIST says test, the others say t10k."""
-    images_by_name = [
-        images.with_name(images.name.replace("train-images", f"{role}-images"))
+    paths = [
+        _existing(images.with_name(images.name.replace("train-images", f"{role}-images")))
         for role in ("t10k", "test")
     ]
-    paths = [_existing(path) for path in images_by_name]
     return next((path for path in paths if path.exists()), paths[0])
 
 

@@ -48,8 +48,8 @@ Versions = Callable[[], dict[str, str]]
 
 @contextmanager
 def connected(cluster: str, cores: int) -> Iterator[None]:
-    """Connect this process to the Ray cluster at ``host:port``, or that of ``HERE``, of which a new
-    one has ``cores``; a connection that exists already is used.
+    """Connect this process to the Ray cluster at ``host:port`` or to ``DEFAULT_CLUSTER``, which has
+    ``cores`` where it is started here; a connection that exists already is used.
 
     Raises:
         ConfigError: the extra is not installed, or the address does not respond.

@@ -269,7 +269,9 @@ def clustered(groups: NDArray[np.int64] | None, partition: Partition) -> frozens
         for split in SPLITS
         for i, client in enumerate(partition.clients)
     }
-    return frozenset(key for key, mine in rows.items() if len({*groups[mine]}) < len(mine))
+    return frozenset(
+        key for key, split_rows in rows.items() if len({*groups[split_rows]}) < len(split_rows)
+    )
 
 
 def _selected(x: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:

@@ -132,7 +132,6 @@ class StartEvent(Facts):
     subgroups: _Subgroups | None = None
     privacy: Line | None = None
     input_shape: list[Count] = []
-    notes: list[Line] = []
     preprocessing: Annotated[list[Preprocessing], Field(max_length=MAX_CLIENTS)] = []
     shared_samples: Count = 0
 

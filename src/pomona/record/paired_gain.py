@@ -253,9 +253,10 @@ def jointly(gains: Sequence[Gain | None], comparisons: int = 0) -> list[Verdict 
 
 def adjusted(p: Sequence[float | None], comparisons: int = 0) -> list[float]:
     """Return Holm's adjusted p-values; 1 for None, which does not count as a comparison."""
-    known = {i: value for i, value in enumerate(p) if value is not None}
-    chosen = holm([*known.values(), *[1.0] * (comparisons - len(known))])
-    by_index = dict(zip(known, chosen, strict=False))
+    tested = [i for i, value in enumerate(p) if value is not None]
+    others = [1.0] * (comparisons - len(tested))
+    adjusted_p = holm([*(value for value in p if value is not None), *others])
+    by_index = dict(zip(tested, adjusted_p, strict=False))
     return [by_index.get(i, 1.0) for i in range(len(p))]
 
 

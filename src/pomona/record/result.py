@@ -301,7 +301,6 @@ def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None)
             lists[event_type].append(body)
         elif event_type == "start":
             result.about.update({key: value for key, value in body.items() if key != "time"})
-            result.notes.extend(map(Note, result.about.pop("notes", ())))  # of older records
         elif event_type == "end":
             result.summary.update(body["summary"])
     return result

@@ -2,10 +2,9 @@
 each run.
 
 Noise keys and ledgers stay with their studies. The worst-case cost of a run is reserved here before
-its first task is
-done: once for a run and its data, and again if its administrator starts the study anew. A data
-set's total is the sum over the reservations that share any of its sources, by basic composition:
-epsilons add up, and so do deltas.
+its first task: once for a run and its data, and again if its administrator starts the study anew.
+A data set's total is the sum over the reservations that share any of its sources, by basic
+composition: epsilons add up, and so do deltas.
 """
 
 import hashlib
@@ -253,14 +252,21 @@ class PrivacyBudget:
         """Add a reservation, also to the audit log; one for no particular data counts as spent."""
         if not existing:
             self._write(())  # even an empty file is written before the audit log mentions it
-        fields: dict[str, Any] = {"study": claim.study, "agreement": claim.agreement}
-        fields |= {"run": claim.run, "against": claim.against}
-        fields |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
-        write_line(self.kit / "state", RESERVED, **fields)
-        spent_epsilon = 0.0 if data else fields["epsilon"]
-        self._write(
-            (*existing, Reservation(**fields, spent=spent_epsilon, when=clock(), data=data))
+        epsilon = _finite(cost.epsilon)
+        reservation = Reservation(
+            study=claim.study,
+            agreement=claim.agreement,
+            run=claim.run,
+            epsilon=epsilon,
+            delta=cost.delta,
+            spent=0.0 if data else epsilon,
+            against=claim.against,
+            when=clock(),
+            data=data,
         )
+        logged = reservation.model_dump(mode="json", exclude={"spent", "when", "data"})
+        write_line(self.kit / "state", RESERVED, **logged)
+        self._write((*existing, reservation))
 
     def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
         """Record the epsilon in the study's ledger after a task of a run."""

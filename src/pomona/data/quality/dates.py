@@ -71,7 +71,7 @@ def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
 
 
 def _written(cells: Cells, k: int) -> Iterator[str]:
-    """Iterate over notes on how each client writes the dates of a column."""
+    """Yield notes on how each client writes the dates of a column."""
     days_by_client = [without_gaps(cells.raw.x[rows, k]) for rows in cells.by_client]
     if count := sum(int(((days < EARLIEST) | (days >= LATEST)).sum()) for days in days_by_client):
         yield (

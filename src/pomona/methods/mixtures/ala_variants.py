@@ -36,8 +36,8 @@ def with_ala(
     training.
 
     Args:
-        settings_class: the method's settings; the new ones are called ``NAME+ala``, and must be
-            bound to ``KINDALA``.
+        settings_class: the method's settings; the new ones are the method ``NAME+ala``, and their
+            class is named as the given one, with ALA at the end.
         personal: whether ALA's start is the method's headline model.
         model: the received model from which local training starts.
         replaced_keys: the method's keys that ALA replaces; they are not available.

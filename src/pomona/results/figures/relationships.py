@@ -41,7 +41,7 @@ def unmoved(series: Series) -> bool:
     """Return whether APPLE's relationships still equal their initial sample shares after the last
     round.
 
-    The tolerance is ``HARDLY``, and for more than ten clients also half a mean share, since all
+    The tolerance is ``TOLERANCE``, and for more than ten clients also half a mean share, since all
     shares are then small. False for any other quantity, and if the record lacks the clients'
     numbers of samples.
     """
