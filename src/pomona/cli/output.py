@@ -115,7 +115,10 @@ def respond(as_json: bool, value: Any, *lines: str | Table) -> None:
         emit(value)
         return
     for line in lines:
-        print_table(line) if isinstance(line, Table) else echo(line)
+        if isinstance(line, Table):
+            print_table(line)
+        else:
+            echo(line)
 
 
 SILENT = 2.0

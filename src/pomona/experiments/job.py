@@ -198,7 +198,9 @@ def figures(result: Result) -> Figures:
     headline, n = tuple(result.about["headline"]), result.clients
     models = {(e.model, e.when) for e in result.evaluations}
     order = sorted(models, key=lambda key: (key != headline, key))
+    moments = {f"{model}, {when}": _moments(result, model, when, n) for model, when in order}
     chosen = best_on_validation(result, *headline)
+    backdoor = result.summary.get("backdoor")
     return {
         "headline": ", ".join(headline),
         "metric": result.metric.name,
@@ -210,12 +212,10 @@ def figures(result: Result) -> Figures:
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "validation": chosen._asdict() if chosen else None,
-        "models": {
-            f"{m}, {w}": moments for m, w in order if (moments := _moments(result, m, w, n))
-        },
+        "models": {name: values for name, values in moments.items() if values},
         "curve": _curve(result, *headline),
         "unseen": result.summary["unseen"],
-        **({"backdoor": backdoor} if (backdoor := result.summary.get("backdoor")) else {}),
+        **({"backdoor": backdoor} if backdoor else {}),
         "privacy": result.summary.get("privacy"),
         "versions": {**result.about["versions"], "engine": result.about["engine"]},
         "notes": [

@@ -75,7 +75,9 @@ class PrivateObjective(Objective):
         self.least_batch = 1
         self.shows_losses = "training-loss" in settings.acknowledge
         self.shows_trained = settings.honest == 1
-        self._space, self._settings, self._folder, self._run = space, settings, folder, run
+        self._space = space
+        self._settings = settings
+        self._folder, self._run = folder, run
         self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
         self._key_stores: dict[int, KeyStore] = {}
         self._draws = WeakTensorKeyDictionary()  # index tensor -> (client, draw)

@@ -155,7 +155,8 @@ class MemberRegistry:
 
         Raises ConfigError for an unknown silo, or one renewed too often.
         """
-        entry = self.entries[client := self.client_id(name)]
+        client = self.client_id(name)
+        entry = self.entries[client]
         if len(entry.earlier) >= RENEWALS:
             raise ConfigError(
                 f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name"
@@ -171,7 +172,8 @@ class MemberRegistry:
 
         Raises ConfigError for an unknown or revoked silo, or one without a round in the study.
         """
-        entry = self.entries[client := self.client_id(name)]
+        client = self.client_id(name)
+        entry = self.entries[client]
         if entry.revoked or entry.joined is None:
             problem = "is revoked" if entry.revoked else "has not taken part in the study yet"
             raise ConfigError(f"{name} {problem}, so it cannot be readmitted")

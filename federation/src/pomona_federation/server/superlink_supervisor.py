@@ -196,7 +196,9 @@ class ServerPolicy:
     def _choose(self) -> None:
         """Select the study that may run now, unless one is unfinished."""
         if self._finished and (study := self.queue.next()):
-            self._study, self._finished, self._failures, self._repeats = study, False, 0, 0
+            self._study = study
+            self._finished = False
+            self._failures = self._repeats = 0
             self._reached = "", -1
             if study.submission:
                 self.log(f"study {study.name} begins")

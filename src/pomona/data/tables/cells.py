@@ -330,18 +330,23 @@ def padded_numbers(sources: Sequence[TableSource], indices: Sequence[int]) -> li
     """Report columns of texts whose numbers may be codes: 0250 and 250 are one number, and so are
     1E2 and 100.
     """
-    names = {
-        source.names[i]: None
-        for source in sources
-        for i in indices
-        if is_text(array := source.cells(i))
-        and compute.any(compute.match_substring_regex(array, r"^\s*(0\d+|\d+[eE]\d+)\s*$")).as_py()
-    }
+    names = [
+        source.names[i] for source in sources for i in indices if _may_be_codes(source.cells(i))
+    ]
     line = (
         "numbers with zeros in front, or an E within, are read by value (025 is 25, 1E2 is 100): "
-        f"{listed([*names], 8)}; if they are codes, name them in data.categories, or leave them out"
+        f"{listed([*dict.fromkeys(names)], 8)}; if they are codes, name them in data.categories, "
+        "or leave them out"
     )
     return [line] if names else []
+
+
+def _may_be_codes(cells: Any) -> bool:
+    """Return whether some texts are numbers with zeros in front or an exponent."""
+    pattern = r"^\s*(0\d+|\d+[eE]\d+)\s*$"
+    return is_text(cells) and bool(
+        compute.any(compute.match_substring_regex(cells, pattern)).as_py()
+    )
 
 
 def _first_match(columns: dict[str, Any], mark: str, pattern: str) -> tuple[str, str] | None:

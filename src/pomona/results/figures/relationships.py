@@ -212,11 +212,11 @@ def _group_means(series: Series) -> str:
 
 def trajectories(series: Series) -> ReportFigure:
     """Draw each client's row over the rounds, one small panel per client."""
-    n, rounds, values, quantity = series.n, series.rounds, series.values, series.quantity
+    rounds, values, quantity = series.rounds, series.values, series.quantity
     clients = series.participants[:MAX_PANELS]
     first = ""
     if len(series.participants) > MAX_PANELS:
-        first = f" The first {MAX_PANELS} of {n} clients are shown."
+        first = f" The first {MAX_PANELS} of {series.n} clients are shown."
     highest = [
         i
         for i in clients

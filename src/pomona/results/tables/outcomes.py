@@ -167,11 +167,12 @@ def _pooled_outcome(
     by_client = {i: outcome(answer, k) for i, answer in answers.items()}
     p, positive = (np.concatenate(arrays) for arrays in zip(*by_client.values(), strict=True))
     groups = [_group(*group, clustered=bool(clustered)) for group in reliability_curve(p, positive)]
-    clients = {
-        i: [_group(*group, clustered=i in clustered) for group in reliability_curve(*answer, bins)]
-        for i, answer in by_client.items()
-        for bins in [min(BINS, max(2, len(answer[0]) // GROUP_SIZE))]
-    }
+    clients = {}
+    for i, answer in by_client.items():
+        bins = min(BINS, max(2, len(answer[0]) // GROUP_SIZE))
+        clients[i] = [
+            _group(*group, clustered=i in clustered) for group in reliability_curve(*answer, bins)
+        ]
     return PooledOutcome(name, groups, clients)
 
 
