@@ -42,7 +42,8 @@ class Convolution {
   }
 
   void forward(const Pass& pass, const Ends& ends) {
-    if (pass.pairs && pairs_fit_)  // if channels do not divide into pairs, they are few
+    // Channels that do not divide into pairs are few; of pairs, only matrix tiles are faster than Winograd's algorithm.
+    if (pass.pairs && pairs_fit_ && (MATRIX_TILES || !winograd_))
       forward<Pair, PAIRED>(pass, ends, false, turned_pairs_, [&](const float* from, ptrdiff_t count) {
         pairs_.resize(static_cast<size_t>(whole(ceil_div(count, PAIRED))));
         return paired(from, count, pairs_.data());
@@ -97,7 +98,8 @@ class Convolution {
     turn(factor(pass.row + weight_, made_.channels * taps_), taps_ / per, turned);
     if constexpr (std::is_same_v<T, float>)
       if (tiles) winograd_->turn(turned.data());
-    kept_ = tiles ? made_.height : g.window.y;  // rows take turns, in a first cache
+    const ptrdiff_t group = tiles ? winograd_->images() : 1;
+    kept_ = tiles ? group * made_.height : g.window.y;  // rows take turns, in a first cache
     sums_.resize(static_cast<size_t>(kept_ * sums_row));
     places_.resize(static_cast<size_t>(pass.batch * to.height * to.width * lane_outputs_));
     const Common common{static_cast<int>(runs_), static_cast<int>(run_ / per)};
@@ -105,9 +107,11 @@ class Convolution {
     for (ptrdiff_t n = 0; n < pass.batch; ++n) {
       // The patches of a row are the left factor: they overlap in the framed image, where nothing is copied.
       const T* image = factor(input.framed(n, g.padding), input.behind(g.padding));
-      ptrdiff_t ready = tiles ? made_.height : 0;
+      const ptrdiff_t first = n % group * made_.height;  // row of sums of the image
       if constexpr (std::is_same_v<T, float>)
-        if (tiles) winograd_->multiply(image, input.row, sums_.data());
+        if (tiles && first == 0)
+          winograd_->multiply(image, std::min(group, pass.batch - n), input.image, input.row, sums_.data());
+      ptrdiff_t ready = tiles ? made_.height : 0;
       for (ptrdiff_t y = 0; y < to.height; ++y) {
         for (; ready < y * g.hop.y + g.window.y; ++ready)
           product<T>(made_.width, lane_outputs_,
@@ -115,7 +119,7 @@ class Convolution {
                      common, {turned.data(), lane_outputs_, common.length * lane_outputs_},
                      sums_.data() + ready % kept_ * sums_row, lane_outputs_, false);
         for (ptrdiff_t x = 0; x < to.width; ++x)
-          (this->*pool)(pass.row, y * g.hop.y % kept_, x, output.values(n) + y * output.row + x * to.channels,
+          (this->*pool)(pass.row, (first + y * g.hop.y) % kept_, x, output.values(n) + y * output.row + x * to.channels,
                places_.data() + ((n * to.height + y) * to.width + x) * lane_outputs_);
       }
     }

@@ -3,9 +3,10 @@
 
 #include "product.h"
 
-#if defined(__AMX_BF16__)
 namespace pomona {
 
+#if defined(__AMX_BF16__)
+constexpr bool MATRIX_TILES = true;
 constexpr ptrdiff_t SIDE = 16;    // rows of a tile, pairs or sums in one of its rows
 constexpr ptrdiff_t ABREAST = 4;  // tiles of sums beside each other
 
@@ -84,6 +85,8 @@ inline void product<Pair>(ptrdiff_t rows, ptrdiff_t columns, Left<Pair> left, Co
   }
   _tile_release();
 }
+#else
+constexpr bool MATRIX_TILES = false;
+#endif
 
 }  // namespace pomona
-#endif
