@@ -125,12 +125,23 @@ class Convolution {
     }
   }
 
-  // The weights (outputs, taps) as (taps, outputs) in whole vectors.
+  // The weights (outputs, taps), numbers or pairs, as (taps, outputs) in whole vectors with zeros behind.
   template <typename T>
-  void turn(const T* W, ptrdiff_t taps, Numbers<T>& to) const {
-    to.assign(static_cast<size_t>(taps * lane_outputs_), T{});
-    for (ptrdiff_t k = 0; k < taps; ++k)
-      for (ptrdiff_t o = 0; o < made_.channels; ++o) to[k * lane_outputs_ + o] = W[o * taps + k];
+  void turn(const T* weights, ptrdiff_t taps, Numbers<T>& turned) const {
+    turned.resize(static_cast<size_t>(taps * lane_outputs_));
+    const auto* W = reinterpret_cast<const float*>(weights);
+    auto* to = reinterpret_cast<float*>(turned.data());
+    for (ptrdiff_t o = 0; o < lane_outputs_; o += LANES)
+      for (ptrdiff_t k = 0; k < taps; k += LANES) {
+        Vector square[LANES];
+#pragma GCC unroll 16
+        for (ptrdiff_t i = 0; i < LANES; ++i)
+          square[i] = o + i < made_.channels ? load(W + (o + i) * taps + k, taps - k) : Vector{};
+        transpose(square);
+#pragma GCC unroll 16
+        for (ptrdiff_t i = 0; i < LANES; ++i)
+          if (k + i < taps) store(to + (k + i) * lane_outputs_ + o, square[i]);
+      }
   }
 
   // The largest number of a window, its place in the window, then bias and ReLU. As in PyTorch the first of equals

@@ -72,7 +72,7 @@ struct Ends {
 struct Pass {
   float* row;
   ptrdiff_t batch;
-  bool pairs = false;     // convolutions and linear layers multiply numbers rounded to bf16
+  bool pairs = false;     // linear layers and convolutions, but for Winograd's, multiply numbers rounded to bf16
   bool training = false;  // batches are normalised by their own statistics, not by those in the row
   bool stores = false;    // the row has room for statistics, which take in those of the batch
   float share = -1;       // of the batch in what is stored; below 0: the layer's own

@@ -109,6 +109,23 @@ template <int count>
   if constexpr (count > LANES) totals<count - LANES>(x + LANES, to + LANES);
 }
 
+// Lanes in whose number the bit `half` is set in a against those in which it is not in b.
+template <int half, int... lane>
+inline void exchange(Vector& a, Vector& b, std::integer_sequence<int, lane...>) {
+  const Vector low = __builtin_shufflevector(a, b, (lane & half ? LANES + (lane & ~half) : lane)...);
+  b = __builtin_shufflevector(a, b, (lane & half ? LANES + lane : lane | half)...);
+  a = low;
+}
+
+// Rows of a square become its columns.
+template <int half = LANES / 2>
+[[gnu::always_inline]] inline void transpose(Vector (&rows)[LANES]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; ++i)
+    if (!(i & half)) exchange<half>(rows[i], rows[i | half], std::make_integer_sequence<int, LANES>{});
+  if constexpr (half > 1) transpose<half / 2>(rows);
+}
+
 // Memory that begins with a cache line: a vector that lies in two of them takes twice as long.
 template <typename T>
 struct Aligned {

@@ -3,8 +3,8 @@
 //
 // Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (CVPR 2016): sums = A [(G w G^T) * (B d B^T)] A^T
 // for weights w and a tile d. The points 0, 1, -1, 1/2, -2, with 8 x 8 places -1/2 and 2, and infinity round least
-// (Barabasz et al., TOMS 46, 2020): a sum's error is about three to five times that of products added in order, a
-// network's hardly changes.
+// (Barabasz et al., TOMS 46, 2020): a sum's error is about three and five times that of products added in order, that of
+// the cnn's gradients twice PyTorch's.
 #pragma once
 
 #include "dense.h"
