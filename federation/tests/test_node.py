@@ -429,7 +429,7 @@ def test_a_file_that_ends_within_a_part_is_refused(size):
 
 def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path, monkeypatch):
     """Flower's client over a line that records its requests."""
-    requests = []
+    requests, beats = [], []
 
     def answers(request):
         requests.append(request.url.path.rpartition("/")[2])
@@ -457,10 +457,15 @@ def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path, monk
         (tmp_path / "boot").write_text("another")
         rebooted.setattr(node, "BOOT", tmp_path / "boot")
         assert node.last_node(tmp_path) is None
+    os.utime(tmp_path / node.NUMBER_FILE, (0, time.time() - node.COUNTED))
+    assert node.last_node(tmp_path) is None  # another copy may be connected since
+    node.note_heartbeat(tmp_path)
+    assert node.last_node(tmp_path) == number
     line = httpx.Client(transport=httpx.MockTransport(answers))
 
     def lives():
-        with flower_internals.connection("127.0.0.1:9", None, None, lambda: line, number) as link:
+        address, beat = "127.0.0.1:9", lambda: beats.append(1)
+        with flower_internals.connection(address, None, None, lambda: line, number, beat) as link:
             assert link.node == 5
             with node.noted_node(tmp_path, link.node):
                 raise SystemExit(143)
@@ -470,3 +475,4 @@ def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path, monk
     assert not (tmp_path / node.NUMBER_FILE).exists()  # the next one may be another copy's
     activations = [path for path in requests if path.endswith("activate-node")]
     assert activations == ["deactivate-node", "activate-node", "deactivate-node"]
+    assert len(beats) == requests.count("send-node-heartbeat")

@@ -132,6 +132,7 @@ def connection(
     key: EllipticCurvePrivateKey | None,
     new_client: Callable[[], Any],
     previous: int | None = None,
+    on_heartbeat: Callable[[], None] = lambda: None,
 ) -> Iterator[Connection]:
     """Connect to SuperLink, and send it a sign of life every 30 s; at the end, tell it so.
 
@@ -145,6 +146,7 @@ def connection(
         new_client: makes the HTTP client (httpx) that carries everything.
         previous: the node of an earlier life, which may have been killed: SuperLink would count it
             as connected for a minute, and refuse this one.
+        on_heartbeat: called before each sign of life.
     """
     from flwr.proto.fleet_pb2 import DeactivateNodeRequest
     from flwr.supernode import fleet_http_connection as module
@@ -161,6 +163,10 @@ def connection(
                 with suppress(httpx.HTTPError):
                     self.DeactivateNode(DeactivateNodeRequest(node_id=previous))
             return super().ActivateNode(request)
+
+        def SendNodeHeartbeat(self, request: Any) -> Any:
+            on_heartbeat()
+            return super().SendNodeHeartbeat(request)
 
     vars(module)["FleetHttpClient"] = FleetClient
     keys = (key, key.public_key()) if key else None

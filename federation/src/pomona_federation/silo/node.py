@@ -42,6 +42,7 @@ REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
 NUMBER_FILE = Path("state", "node", "number")  # of the node in the previous life
 NUMBER_BYTES = 200  # most bytes of that file
+COUNTED = 60.0  # seconds after its last sign of life for which SuperLink counts a node as connected
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
 # shortest duration in seconds of a request for messages that the gate has held
@@ -139,13 +140,22 @@ def longest(silo: SiloFile) -> int:
 
 def last_node(folder: Path) -> int | None:
     """The number of the node of an earlier life; None if it is not known, or if another copy of
-    this folder may have it now: after a restart of the machine, and where this one is the copy.
+    this folder may have it now: a minute after its last sign of life, after a restart of the
+    machine, and where this one is the copy.
     """
     try:
         number, origin = content(folder / NUMBER_FILE, NUMBER_BYTES).decode().split()
-        return int(number) if 0 < int(number) < 2**64 and origin == _origin(folder) else None
+        recent = time.time() - (folder / NUMBER_FILE).stat().st_mtime < COUNTED
+        same_life = recent and origin == _origin(folder)
+        return int(number) if same_life and 0 < int(number) < 2**64 else None
     except (OSError, ValueError):
         return None
+
+
+def note_heartbeat(folder: Path) -> None:
+    """Keep the time of a node's last sign of life, which is that of the file of its number."""
+    with suppress(OSError):
+        os.utime(folder / NUMBER_FILE)
 
 
 @contextmanager
@@ -203,7 +213,8 @@ def main() -> None:
     key = None if federation.insecure else keys.private_key(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
-        settings = federation.server, ca, key, partial(client, route), last_node(folder)
+        life = last_node(folder), partial(note_heartbeat, folder)
+        settings = federation.server, ca, key, partial(client, route), *life
         with flower_internals.connection(*settings) as link, noted_node(folder, link.node):
             Node(link, worker, app, longest(silo), echo).serve()
     except KeyboardInterrupt:  # Flower's answer to a refused sign of life
