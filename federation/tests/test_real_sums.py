@@ -13,7 +13,7 @@ from pomona_federation.json_store import read_json
 from pomona_federation.rehearsal.run import local_federation, rehearse
 from pomona_federation.server.masked_sums import SUM, SettledSum
 from pomona_federation.supervision.supervisor import process_tree
-from real_federation import PATIENT, check, finished, kill, launched
+from real_federation import PATIENT, check, finished, kill, launched, reached
 
 TERMS = {"max_norm": 20.0, "minimum": 3}
 
@@ -45,6 +45,25 @@ def test_two_real_silos_have_the_simulations_models(tmp_path):
 def test_models_are_the_simulations_bit_by_bit(clients, tmp_path):
     report = rehearse(scenario(clients), tmp_path / "out", deadline=240.0, wait=240.0)
     assert report.largest == 0
+
+
+@pytest.mark.slow
+def test_one_of_four_real_silos_drops_out_and_comes_back(tmp_path, monkeypatch):
+    """The sums of the rounds without it are over the other three."""
+    options = {**PATIENT, "patience": 10.0, "quorum": 3}
+    with local_federation(scenario(4, rounds=6), tmp_path / "local", **options) as local:
+        launched(local).wait(reached(1))
+        process = local.process("silo-3")
+        kill(process_tree(process.pid))
+        process.wait()
+        local.wait(reached(3))
+        local.start("silo-3")
+        assert local.wait(finished).state == "finished"
+        cohorts = check(local, monkeypatch, complete=False)
+        assert cohorts[1] == cohorts[6] == (0, 1, 2, 3)
+        assert cohorts[3] == (0, 1, 2)
+        silos = [tuple(sorted(line["silos"])) for line in sums(local)]
+        assert silos == [tuple(local.names[i] for i in cohorts[k]) for k in sorted(cohorts)]
 
 
 def settled(local, number):

@@ -2,11 +2,13 @@
 that every silo would fail.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from pomona.core.errors import ConfigError
 from pomona.data.dataset import Dataset, network_shape
 from pomona.models import outline
 from pomona.models.packages import package
@@ -29,6 +31,24 @@ def require_possible(terms: StudyAgreement) -> None:
         if isinstance(run.study, TrainingStudy) and run.config.privacy:
             scenario = without_data(run)
             require_covered(run.config, scenario.dataset, scenario.partition, True, module)
+
+
+def require_other_seed(terms: StudyAgreement, earlier: Iterable[StudyAgreement]) -> None:
+    """Require that a study with secure aggregation names its seed, if an earlier one has that which
+    it would take by default.
+
+    With one seed, each silo whose rows stay repeats its first change, to the bit, and refuses to
+    have it summed over other silos or sample counts.
+
+    Raises ConfigError with a seed that none has.
+    """
+    seeds = {k: t.study.name for t in earlier if t.least_in_a_sum for k in t.seeds or (0,)}
+    if terms.least_in_a_sum and 0 in seeds and not terms.seeds:
+        raise ConfigError(
+            f"run.seed is 0 unless set, as in {seeds[0]}, whose changes were summed too: silos "
+            "repeat their first change, and refuse to sum it if a silo's rows, the silos, or "
+            f"max_norm have changed since; set seed = {max(seeds) + 1} in [run]"
+        )
 
 
 def network_outline(terms: StudyAgreement) -> nn.Module | None:

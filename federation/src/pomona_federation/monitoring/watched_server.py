@@ -19,7 +19,8 @@ from pomona.record.events import EVENTS
 from pomona.storage.hash_chain import parsed
 from pomona_federation import status
 from pomona_federation.agreement import Federation
-from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.submissions import QueuedStudy
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import Followed
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED

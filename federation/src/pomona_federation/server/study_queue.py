@@ -7,38 +7,24 @@ to agree to.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
-from pomona.core.bounds import Count, Finite, Sha256
-from pomona.core.errors import ConfigError, StorageError, suggestion
-from pomona.core.files import blocks, opened, publish, writing
-from pomona.core.settings import Settings
-from pomona.core.toml import Tree, named_file
+from pomona.core.errors import ConfigError, suggestion
+from pomona.core.files import writing
+from pomona.core.toml import named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Paused, read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
-from pomona_federation.json_store import read_json, write_json
+from pomona_federation.server import submissions
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import ROSTER, MemberRegistry, member_ids
 from pomona_federation.server.registry_admin import entries
-from pomona_federation.study import (
-    JUDGING,
-    KIT,
-    LONGEST,
-    TRIALS,
-    EvaluationStudy,
-    RunStudy,
-    Study,
-    SurveyStudy,
-    TrainingStudy,
-    read_study,
-    weights_file,
-)
+from pomona_federation.server.submissions import FINAL_STATES, QueuedStudy, State, SubmittedStudy
+from pomona_federation.study import KIT, LONGEST, EvaluationStudy, Study, SurveyStudy, read_study
 
 
 def draining(run: Path) -> bool:
@@ -52,56 +38,9 @@ def require_undrained(run: Path) -> None:
         raise Paused(DRAINED)
 
 
-STUDIES, SUBMITTED = "studies", "study.json"
 STOPPED = 143  # exit code of a study that is to continue later
 DRAINED = "the server is drained; `pomona server undrain` continues"
 DRAIN = "drain"  # file in run/: while it is there, no round and no study begins
-State = Literal[
-    "proposed", "queued", "running", "finished", "interrupted", "failed", "declined", "aborted"
-]
-FINAL_STATES: frozenset[State] = frozenset({"finished", "failed", "declined", "aborted"})
-
-
-class SubmittedStudy(Settings):
-    """A study as submitted; ``number`` orders them, ``submitted`` is in seconds since 1970.
-
-    Attributes:
-        aborted: it is not to run, or not to continue
-        begun: it starts with those that have accepted, without the undecided
-    """
-
-    number: Count
-    submitted: Finite
-    agreement: Sha256
-    study: Study
-    aborted: bool = False
-    begun: bool = False
-
-
-@dataclass(frozen=True)
-class QueuedStudy:
-    """One study of a server.
-
-    Attributes:
-        name: ``KIT`` for the one that the kit came with.
-        folder: of its run.
-        submission: the submitted study; None for the kit's own, which a silo accepts by starting.
-    """
-
-    name: str
-    folder: Path
-    submission: SubmittedStudy | None = None
-
-    @property
-    def at_work(self) -> Path:
-        """The folder of the current or last rounds: for a search, its newest trial's."""
-        return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
-
-    def terms(self, federation: Federation, kit: Path) -> StudyAgreement:
-        """The agreement on this study; first weights come from the kit's folder ``weights``."""
-        study = self.submission.study.placed(kit) if self.submission else federation.study
-        assert study, "only a kit's own study has no file"
-        return federation.terms_of(study)
 
 
 @dataclass(frozen=True)
@@ -124,7 +63,7 @@ class StudyQueue:
     def all(self) -> list[QueuedStudy]:
         """All studies, in order. Raises StorageError for a file that cannot be read."""
         initial = [QueuedStudy(KIT, self.kit / "run")] if self.federation.study else []
-        return [*initial, *self._submitted()]
+        return [*initial, *submissions.in_order(self.kit)]
 
     def study(self, name: str) -> QueuedStudy:
         """A study by name. Raises ConfigError."""
@@ -154,9 +93,8 @@ class StudyQueue:
             return None
         states = [(study, self.state(study)) for study in self.all]
         started = [study for study, state in states if state in {"running", "interrupted"}]
-        return next(
-            iter([*started, *(study for study, state in states if state == "queued")]), None
-        )
+        queued = [study for study, state in states if state == "queued"]
+        return next(iter([*started, *queued]), None)
 
     @property
     def current(self) -> QueuedStudy | None:
@@ -199,16 +137,18 @@ class StudyQueue:
 
         Raises ConfigError, StorageError, or LockedError during another's.
         """
-        with locked(self.kit / "run" / STUDIES):
+        with locked(self.kit / "run" / submissions.STUDIES):
             return self._add(path, read_study(path))
 
     def _add(self, path: Path, study: Study) -> SubmittedStudy:
         # SuperLink and supervisors read the queue, and have no use for PyTorch: 250 MB, and seconds
-        from pomona_federation.agreed_scenario import require_possible
+        from pomona_federation.agreed_scenario import require_other_seed, require_possible
 
         federation, studies = self.federation, self.all
         with named_file(path):
-            study = self._completed(study)
+            if isinstance(study, EvaluationStudy) and study.evaluate.of is not None:
+                evaluated = self.study(study.evaluate.of)
+                study = submissions.with_models(study, evaluated, federation, self.kit)
             if study.name in {s.name for s in studies}:
                 raise ConfigError(
                     f"there is a study {study.name!r} already; give this one another name"
@@ -217,7 +157,7 @@ class StudyQueue:
         terms = federation.terms_of(study)
         with named_file(path):
             require_possible(terms)
-            self._require_other_seed(terms)
+            require_other_seed(terms, self._summed_before)
             if terms.quorum > (count := len(self.members)):
                 raise ConfigError(
                     f"a round needs {terms.quorum} silos, and there are {count} members: add "
@@ -228,78 +168,20 @@ class StudyQueue:
                     f"more than {LONGEST} bytes, which no silo reads; shorten classes or words"
                 )
         if study.weights and not isinstance(study, SurveyStudy):
-            study = self._keep_weights(study, study.weights, str(terms.config.model.init_sha256))
+            study = submissions.keep_weights(self.kit, study, study.weights, terms)
         submission = SubmittedStudy(
             number=number, submitted=time.time(), agreement=terms.agreement, study=study
         )
         self._audit("proposed", submission.study.name)
-        self._write(submission)
+        submission.write(self.kit)
         return submission
 
-    def _completed(self, study: Study) -> Study:
-        """An evaluation with hash and members of the study whose models it evaluates; any other
-        study as it is.
-
-        Section task, the network and the seed are taken from that study, unless they are given.
-
-        Raises ConfigError if there is no such study, or no silo has taken part in it.
-        """
-        if not isinstance(study, EvaluationStudy) or study.evaluate.of is None:
-            return study
-        evaluated = self.study(study.evaluate.of)
-        source = evaluated.terms(self.federation, self.kit)
-        trained = source.study
-        if not isinstance(trained, TrainingStudy):
-            raise ConfigError(
-                f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which does not "
-                "train models"
-            )
-        clients = {
-            entry.name: client
-            for client, entry in enumerate(
-                entries(self.kit, None if source.from_kit else evaluated.folder)
-            )
-            if entry.joined is not None and not entry.revoked
-        }
-        if not clients:
-            raise ConfigError(f"no silo has a model of {study.evaluate.of} yet; let it run first")
-        terms = study.evaluate.model_copy(update={"agreement": source.agreement, "models": clients})
-        run: Tree = {key: trained.run[key] for key in JUDGING if key in trained.run} | study.run
-        changes = {"evaluate": terms, "run": run, "task": study.task or trained.task}
-        return study.model_copy(update=changes)
-
-    def _require_other_seed(self, terms: StudyAgreement) -> None:
-        """Require that a study with secure aggregation names its seed, if an earlier one has that
-        which it would take by default.
-
-        With one seed, each silo whose rows stay repeats its first change, to the bit, and refuses
-        to have it summed over other silos or sample counts.
-
-        Raises ConfigError with a seed that none has.
-        """
-        earlier = [  # that ran, or will: an aborted one has summed nothing before
-            s.terms(self.federation, self.kit)
-            for s in self.all
-            if read_status(s.folder) or self.state(s) not in FINAL_STATES
-        ]
-        seeds = {k: t.study.name for t in earlier if t.least_in_a_sum for k in t.seeds or (0,)}
-        if terms.least_in_a_sum and 0 in seeds and not terms.seeds:
-            raise ConfigError(
-                f"run.seed is 0 unless set, as in {seeds[0]}, whose changes were summed too: silos "
-                "repeat their first change, and refuse to sum it if a silo's rows, the silos, or "
-                f"max_norm have changed since; set seed = {max(seeds) + 1} in [run]"
-            )
-
-    def _keep_weights(self, study: RunStudy, source: Path, sha256: str) -> RunStudy:
-        """Copy first weights into the kit; the study then names them by their hash.
-
-        Raises StorageError.
-        """
-        with writing(source):
-            target = weights_file(self.kit, sha256)
-            with opened(source) as file:
-                publish(target, blocks(file), f".{target.stem}")
-        return study.with_weights(None, sha256)
+    @property
+    def _summed_before(self) -> Iterator[StudyAgreement]:
+        """The agreements on studies that ran, or will: an aborted one may have summed nothing."""
+        for study in self.all:
+            if read_status(study.folder) or self.state(study) not in FINAL_STATES:
+                yield study.terms(self.federation, self.kit)
 
     def drain(self, enabled: bool) -> None:
         """Let no further round and no study begin, or let them begin again. Raises StorageError."""
@@ -323,7 +205,7 @@ class StudyQueue:
         if (state := self.state(study)) in FINAL_STATES:
             raise ConfigError(f"study {name!r} is {state} already; nothing to abort")
         self._audit("aborted", name)
-        self._write(study.submission.model_copy(update={"aborted": True}))
+        study.submission.model_copy(update={"aborted": True}).write(self.kit)
 
     def start(self, name: str) -> tuple[str, ...]:
         """Start a study with the silos that have accepted, without waiting for the rest.
@@ -345,7 +227,7 @@ class StudyQueue:
                 "wait for more silos"
             )
         self._audit("begun", name)
-        self._write(study.submission.model_copy(update={"begun": True}))
+        study.submission.model_copy(update={"begun": True}).write(self.kit)
         return tuple(sorted(self.members - accepted - declined))
 
     def resume(self, name: str) -> None:
@@ -357,7 +239,7 @@ class StudyQueue:
             )
         self._audit("resumed", name)
         if study.submission:
-            self._write(study.submission.model_copy(update={"aborted": False}))
+            study.submission.model_copy(update={"aborted": False}).write(self.kit)
         if (status := read_status(study.folder)) and status.state == "failed":
             update = {"state": "interrupted", "code": STOPPED}
             write_status(study.folder, status.model_copy(update=update))
@@ -398,13 +280,13 @@ class StudyQueue:
         quorum = study.terms(self.federation, self.kit).quorum
         if len(self.members - declined) < quorum:
             return "declined"
-        if len(accepted) >= quorum and (_is_due(submission) or accepted | declined == self.members):
+        if len(accepted) >= quorum and (submission.due or accepted | declined == self.members):
             return "queued"
         return "proposed"
 
     def missing_acceptances(self, study: QueuedStudy) -> str:
         """Why a study has not begun although the silos' time to decide is over; else ""."""
-        if not study.submission or not _is_due(study.submission) or self.state(study) != "proposed":
+        if not study.submission or not study.submission.due or self.state(study) != "proposed":
             return ""
         accepted, _ = self._decisions(study)
         quorum = study.terms(self.federation, self.kit).quorum
@@ -413,52 +295,10 @@ class StudyQueue:
     def _decisions(self, study: QueuedStudy) -> tuple[frozenset[str], frozenset[str]]:
         """The members that have accepted a study, and those that have declined it."""
         decisions = Consents(study.folder).decisions
-        accepted = frozenset(
-            silo for silo in self.members & decisions.keys() if decisions[silo].accepted
-        )
-        return accepted, (self.members & decisions.keys()) - accepted
-
-    def _submitted(self) -> Sequence[QueuedStudy]:
-        return sorted(
-            self._read_all(), key=lambda study: study.submission.number if study.submission else 0
-        )
-
-    def _read_all(self) -> Iterator[QueuedStudy]:
-        studies = self.kit / "run" / STUDIES
-        for folder in studies.iterdir() if studies.is_dir() else ():
-            try:
-                written = (folder / SUBMITTED).stat().st_mtime_ns
-            except (FileNotFoundError, NotADirectoryError):
-                continue  # a kill fell between the folder and its file; or an unrelated file
-            submission = _read(folder / SUBMITTED, written)
-            if submission is None:
-                continue
-            if submission.study.name != folder.name:
-                raise StorageError(
-                    f"{folder / SUBMITTED} is of study {submission.study.name!r}; restore it from "
-                    "a backup"
-                )
-            yield QueuedStudy(folder.name, folder, submission)
+        decided = self.members & decisions.keys()
+        accepted = frozenset(silo for silo in decided if decisions[silo].accepted)
+        return accepted, decided - accepted
 
     def _audit(self, event: str, name: str, **fields: object) -> None:
         """Record what the operator, or a start of the server, does to a study, before it counts."""
         write_line(self.kit / "run", event, study=name, **fields)
-
-    def _write(self, submission: SubmittedStudy) -> None:
-        folder = self.kit / "run" / STUDIES / submission.study.name
-        with writing(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(folder / SUBMITTED, submission)
-
-
-@lru_cache(maxsize=100)
-def _read(path: Path, written: int) -> SubmittedStudy | None:
-    """A study's file, cached: the gate and the supervisor ask every few seconds, and it may contain
-    a vocabulary.
-    """
-    return read_json(SubmittedStudy, path)
-
-
-def _is_due(submission: SubmittedStudy) -> bool:
-    """Whether a study starts without those that have not decided."""
-    return submission.begun or time.time() >= submission.submitted + submission.study.decide

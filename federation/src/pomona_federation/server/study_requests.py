@@ -29,7 +29,8 @@ from pomona_federation.messages.study_bodies import (
 from pomona_federation.server import contacts
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.study_queue import FINAL_STATES, QueuedStudy, StudyQueue
+from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.submissions import FINAL_STATES, QueuedStudy
 from pomona_federation.study import RESULTS
 
 Row = dict[str, Any]

@@ -20,7 +20,8 @@ from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.storage.run_status import Status, last_round, read_status, status_after, write_status
 from pomona_federation.audit_log import Audit
 from pomona_federation.server.registry_admin import registry_mtime
-from pomona_federation.server.study_queue import DRAINED, STOPPED, QueuedStudy, StudyQueue, draining
+from pomona_federation.server.study_queue import DRAINED, STOPPED, StudyQueue, draining
+from pomona_federation.server.submissions import QueuedStudy
 from pomona_federation.server.superlink_client import APP, SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import LogReader

@@ -177,9 +177,8 @@ class Silo:
         if not same_rows(self.state, self.local):
             raise ProtocolError(
                 "this silo's data or its split differs from that of its first task in this study, "
-                "so rows of its test may have been trained on; put the data back or, if the same "
-                "rows in the same order were corrected, remove "
-                f"{(self.state / PINNED).relative_to(self.folder)}"
+                "and it might be tested on training rows; put the data back or, if values of the "
+                f"same rows were corrected, remove {(self.state / PINNED).relative_to(self.folder)}"
             )
 
     @property

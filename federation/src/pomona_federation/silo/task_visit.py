@@ -114,15 +114,9 @@ def visit(silo: Silo, rounds: RoundStore, checked: CheckedTask) -> tuple[ClientR
             starting_model(silo.folder, silo.terms, silo.local, member, checked.start),
         )
     rounds.restore_own_best(task, base, clients)
-    visit = ClientRequest(
-        round_of(config, task.number),
-        roster,
-        (member,),
-        task.trains,
-        frozenset(task.watched),
-        keep_models=True,
-    )
-    (reply,) = clients.visit(visit, checked.downlink)
+    round_, watched = round_of(config, task.number), frozenset(task.watched)
+    request = ClientRequest(round_, roster, (member,), task.trains, watched, keep_models=True)
+    (reply,) = clients.visit(request, checked.downlink)
     clients.commit((member,))
     return clients, reply
 
