@@ -219,9 +219,7 @@ class ClientApp:
             PomonaError: the request is not what was agreed, or cannot be done here.
         """
         if not (masked_part := MaskedPart.for_silo(self.silo)):
-            raise ProtocolError(
-                "a sum was requested, but the study does not use secure aggregation"
-            )
+            raise ProtocolError("a sum was requested, but the study has no secure aggregation")
         self._policy.require(request.task, self._provenance)
         answer, uplink = masked_part.answer(request, self._rounds, self._tasks, self._provenance)
         self._require_sendable(len(uplink))
