@@ -471,7 +471,7 @@ def test_no_sum_is_made_where_none_was_agreed_on(world):
     task, enclosed = server.task()
     server.ask(task, enclosed)
     key = MaskKey(key="09" + "00" * 31, signature="")
-    with pytest.raises(ProtocolError, match="does not use secure aggregation"):
+    with pytest.raises(ProtocolError, match="has no secure aggregation"):
         ClientApp(Silo(server.kit())).masked_part(SumRequest(task=task, keys={0: key, 1: key}))
 
 
