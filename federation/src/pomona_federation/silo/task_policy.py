@@ -98,9 +98,8 @@ class TaskPolicy:
         provenance.require_newcomers(task)
         self._require_own(task)
         terms = self.silo.terms
-        self.silo.consent.require_members(
-            sum(task.sizes[member] > 0 for member in names(terms, task))
-        )
+        n_members = sum(task.sizes[member] > 0 for member in names(terms, task))
+        self.silo.consent.require_members(n_members)
         last = terms.config.rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(

@@ -108,11 +108,8 @@ def visit(silo: Silo, rounds: RoundStore, checked: CheckedTask) -> tuple[ClientR
         rounds.restore(base, clients, member, roster)
     else:
         joining_roster = replace(roster, sizes=task.joined or task.sizes)
-        clients.add_clients(
-            (member,),
-            joining_roster,
-            starting_model(silo.folder, silo.terms, silo.local, member, checked.start),
-        )
+        start = starting_model(silo.folder, silo.terms, silo.local, member, checked.start)
+        clients.add_clients((member,), joining_roster, start)
     rounds.restore_own_best(task, base, clients)
     round_, watched = round_of(config, task.number), frozenset(task.watched)
     request = ClientRequest(round_, roster, (member,), task.trains, watched, keep_models=True)
