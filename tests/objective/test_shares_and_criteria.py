@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
+from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import subsample
@@ -78,6 +79,8 @@ def test_a_criterion_a_row_is_called_with_its_own_samples(scenario):
     assert_close(scaled_losses, scale * losses)
     assert_close(H, scale.unsqueeze(1) * G)
     assert widths == [(6, 8), (6, 8)]
+    with pytest.raises(ConfigError, match=r"shape \(6,\) for a batch of 6 samples; .* loss.mean"):
+        objective.gradient(W, indices, [lambda outputs, *_: outputs.sum(1)] * 2)
 
 
 def test_features_are_what_the_last_layer_receives(scenario):

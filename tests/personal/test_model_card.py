@@ -234,7 +234,7 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
     pomona.run(config(rounds=3), folder, resume=True)
     assert "after round 3" in card(folder)
     assert card(folder).endswith("## Intended use\n\nTriage, beside a doctor.\n")
-    assert card(folder, 1).endswith(PEOPLE)
+    assert card(folder, 1).endswith("|\n\n" + PEOPLE)  # a heading after an empty line
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A browser for tests of the report page, and a page of four runs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from browsing import opened, written
 from report_results import comparison
 
 from chromium import screen
+from pomona.core.notes import Note
 from pomona.record.result import Result
 
 
@@ -18,7 +20,11 @@ def compared() -> list[Result]:
 
 @pytest.fixture(scope="session")
 def path(compared: list[Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(compared, tmp_path_factory.mktemp("report"))
+    first, *others = compared
+    noted = replace(
+        first, notes=[Note("3 columns become 4 features: " + "age, sex=F, " * 9, "data")]
+    )
+    return written([noted, *others], tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture

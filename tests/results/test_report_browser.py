@@ -52,6 +52,8 @@ def test_no_sideways_scrolling(page: Any, width: int) -> None:
     screen(page, width)
     page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    notes = "return [...document.querySelectorAll('#notes .scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    assert page.execute_script(notes) == [0]
     outside = (
         "return [...document.querySelectorAll('figure svg text')].filter(t => { "
         "const a = t.getBoundingClientRect(), b = t.closest('svg').getBoundingClientRect(); "

@@ -116,7 +116,7 @@ def sites_table(findings: Findings) -> Table | None:
             "trained on" if s.trained else "not trained on",
             _share(s.right),
             f"{100 * s.chance:.1f} %",
-            str(s.records),
+            f"{s.records:,}",
         ]
         for s in findings.sites
     ]

@@ -101,16 +101,21 @@ def image(scenario: Scenario, x: Tensor) -> Array:
 
 
 def _images(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
-    """Draw records as pictures, the rebuilt ones below."""
-    figure, axes = plot.panels(1.25 * len(pairs) + 0.6, 2.9, 2, len(pairs))
-    for column, (rebuilt, k) in zip(axes.T, pairs, strict=True):
-        for ax, x in zip(column, (rebuilt.truth[k], rebuilt.estimate[k]), strict=True):
-            ax.imshow(image(scenario, x), cmap="gray", vmin=0, vmax=1)
-            ax.set(xticks=[], yticks=[])
-            plot.bare(ax)
-        column[0].set_title(scenario.names[rebuilt.client], fontsize=8)
-    axes[0, 0].set_ylabel("record")
-    axes[1, 0].set_ylabel("rebuilt")
+    """Draw records as pictures, the rebuilt ones below, four in a row."""
+    bands, columns = -(-len(pairs) // 4), min(len(pairs), 4)
+    figure, axes = plot.panels(plot.WIDTH, 2.6 * bands, 2 * bands, columns)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+        plot.bare(ax)
+    for number, (rebuilt, k) in enumerate(pairs):
+        band, column = divmod(number, columns)
+        upper, lower = axes[2 * band : 2 * band + 2, column]
+        upper.imshow(image(scenario, rebuilt.truth[k]), cmap="gray", vmin=0, vmax=1)
+        lower.imshow(image(scenario, rebuilt.estimate[k]), cmap="gray", vmin=0, vmax=1)
+        upper.set_title(scenario.names[rebuilt.client], fontsize=9)
+    for band in range(bands):
+        axes[2 * band, 0].set_ylabel("record")
+        axes[2 * band + 1, 0].set_ylabel("rebuilt")
     return figure
 
 

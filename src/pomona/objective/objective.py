@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
+from pomona.core.errors import ConfigError
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Round
 from pomona.models.parameter_space import Head, ParameterSlice
@@ -20,6 +21,17 @@ Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> l
 RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]
 FEATURES_LIMIT = 2**28
 """Maximum bytes that ``ConstantFeatures`` caches; further features are recomputed each time."""
+
+
+def batch_loss(criterion: RowCriterion, outputs: Tensor, y: Tensor, features: Tensor) -> Tensor:
+    """Return a row's loss () on a batch. Raises ConfigError if it is not one number."""
+    loss = criterion(outputs, y, features)
+    if loss.ndim:
+        raise ConfigError(
+            f"a loss of the method returned shape {tuple(loss.shape)} for a batch of {len(y)} "
+            "samples; return their mean, shape (): loss.mean()"
+        )
+    return loss
 
 
 @dataclass(frozen=True)

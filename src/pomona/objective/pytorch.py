@@ -24,7 +24,13 @@ from pomona.objective.dataset import (
     Precision,
     statistics_batches,
 )
-from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
+from pomona.objective.objective import (
+    ConstantFeatures,
+    Criterion,
+    Objective,
+    RowCriterion,
+    batch_loss,
+)
 
 # pixels: eight images of 128 x 128 at a time, whose maps are faster than those of 64
 TARGETS_AT_ONCE = 2**17
@@ -212,7 +218,7 @@ class TorchObjective(Objective):
         if isinstance(criterion, list):
             with self._record_features() as features, self._autocast():
                 outputs = self._module(x)
-            loss = criterion[k](outputs.float(), y, features[-1])
+            loss = batch_loss(criterion[k], outputs.float(), y, features[-1])
         else:
             with self._autocast():
                 outputs = self._module(x)

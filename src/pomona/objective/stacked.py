@@ -14,7 +14,7 @@ from pomona.models.layers import active, frozen
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Views
 from pomona.objective.dataset import DeviceDataset, Precision
-from pomona.objective.objective import ConstantFeatures, Criterion, RowCriterion
+from pomona.objective.objective import ConstantFeatures, Criterion, RowCriterion, batch_loss
 from pomona.objective.pytorch import TorchObjective
 
 MEMORY = 2**31  # bytes
@@ -139,12 +139,10 @@ class StackedObjective(TorchObjective):
         if isinstance(criterion, list):
             counts = [len(i) for i in indices]
             rows = zip(criterion, counts, outputs, y, features, strict=True)
-            losses = torch.stack([loss(o[:b], t[:b], f[:b]) for loss, b, o, t, f in rows])
+            losses = torch.stack([batch_loss(c, o[:b], t[:b], f[:b]) for c, b, o, t, f in rows])
         else:
-            sample_losses = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(
-                0, real.shape
-            )
-            losses = sample_losses.where(real, 0).sum(1) / real.sum(1)
+            sample_losses = criterion(outputs.flatten(0, 1), y.flatten(0, 1))
+            losses = sample_losses.unflatten(0, real.shape).where(real, 0).sum(1) / real.sum(1)
         entries = self.space.parameters[
             sum(entry.stop <= above for entry in self.space.parameters[:-1]) :
         ]

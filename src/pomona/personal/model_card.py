@@ -317,7 +317,7 @@ def _learnt(method: str, sources: Sources) -> str:
 
 def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
     ordered = sorted(weights, key=lambda pair: -abs(pair[1]))  # ties in the order of clients
-    return [(name, f"{value:.4g}") for name, value in ordered[:MAX_NAMES]]
+    return [(name, f"{value:#.4g}") for name, value in ordered[:MAX_NAMES]]
 
 
 def outputs(data: Dataset, targets: str) -> str:

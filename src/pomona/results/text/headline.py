@@ -1,7 +1,7 @@
 """The one sentence at the top of a report: whether federation helps, and by how much."""
 
 from pomona.record.paired_gain import UNDECIDED, Gain
-from pomona.results.gain_presentation import interval_text
+from pomona.results.gain_presentation import MINUS, interval_text, value_and_interval
 from pomona.results.run_numbers import Run, baseline, contender
 from pomona.results.seeds import over_seeds
 from pomona.results.text.verdicts import Contest, contest_of, few_clients, levels, unranked, useless
@@ -68,6 +68,8 @@ def _change(contest: Contest, mean: Gain) -> str:
     """Return the gain or loss of the best run, with its interval and reservations."""
     run, base, metric = contest.gains.run, contest.gains.base, contest.gains.run.metric
     few = few_clients(contest.gains)
+    value, _ = value_and_interval(metric, mean)
+    unit = " percentage points" if metric.percent else ""
     reservations = [
         f"mean of {few}clients" if few else "",
         "" if metric.higher else "less is better",
@@ -76,6 +78,6 @@ def _change(contest: Contest, mean: Gain) -> str:
     ]
     return (
         f"{contest.best} {'gains' if mean.value >= 0 else 'loses'} "
-        f"{metric.gap(abs(mean.value)).lstrip('+')} in {metric.title} against training alone "
+        f"{value.lstrip(f'+{MINUS}')}{unit} in {metric.title} against training alone "
         f"({'; '.join(filter(None, reservations))})"
     )

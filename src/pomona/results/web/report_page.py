@@ -24,7 +24,7 @@ from pomona.record.result import Result
 from pomona.results.figures.plot import LARGEST, ReportFigure, drawing
 from pomona.results.figures.sections import SECTIONS, running, sections
 from pomona.results.figures.series import MATRIX, too_large
-from pomona.results.gain_presentation import fewer_clients
+from pomona.results.gain_presentation import MINUS, fewer_clients
 from pomona.results.run_numbers import Run, comparable, contender, records, stage_name
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.seeds import over_seeds
@@ -325,7 +325,7 @@ def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
     if value is None:
         return PLACEHOLDER, ""
     text, *limits = metric.numbers([value, *(bounds or ())])
-    return text, " to ".join(limits)
+    return text.replace("-", MINUS), " to ".join(limits).replace("-", MINUS)
 
 
 def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
