@@ -23,6 +23,7 @@ from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.silo import consent_policy, study_facts, study_proposals
 from pomona_federation.silo.consent_policy import misfits
 from pomona_federation.silo.consent_rules import ConsentPolicy
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_facts import StudyText, outlined
 from pomona_federation.study import EvaluationStudy, SearchStudy, TrainingStudy
 from test_consent_policy import (
@@ -180,8 +181,13 @@ def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, mo
     assert not list(marks.iterdir())
 
 
-def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monkeypatch):
-    """A server may let a text take ten minutes; nothing of it has been read then."""
+@pytest.mark.parametrize("moment", ["travels", "is kept"])
+def test_a_machine_that_stops_while_a_study_travels_or_is_kept_marks_none(
+    moment, federation, monkeypatch
+):
+    """A server may let a text take ten minutes; nothing of it has been read then. Once it has been
+    read, its text is not what killed the process.
+    """
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
     marks, answer = federation.kits / "silo-0" / "state" / "taking-in", StudyRequests.answer
@@ -190,7 +196,10 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
         return os._exit(137) if path.startswith(f"{STUDIES}/") else answer(desk, name, path, body)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StudyRequests, "answer", stops)
+        if moment == "travels":
+            patch.setattr(StudyRequests, "answer", stops)
+        else:
+            patch.setattr(StudyDecisions, "propose", lambda *_: os._exit(137))
         assert asked_in_a_process(federation) == 137
     assert not marks.exists() or not list(marks.iterdir())
     marks.mkdir(exist_ok=True)

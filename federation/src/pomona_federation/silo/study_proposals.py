@@ -131,20 +131,20 @@ def add_study(
     Raises PomonaError if it does not match its hash, or this silo cannot take part in it.
     """
     text = fetch(f"{STUDIES}/{agreement}", None)  # may take minutes: a shutdown leaves no mark
-    with _exclusive(kit, echo), _marked(kit, agreement):
-        study = parse_study(text)
-        require_harmless(study, SiloFile.load(kit / "silo.toml"))
-        decision = StudyDecision(agreement=agreement, study=study)
-        terms = StudyDecisions(kit).terms(Federation.read(kit / "federation.toml"), decision)
-        if terms.agreement != agreement:
-            raise ProtocolError(
-                f"study {study.name} has another hash here than at the server; compare Pomona's "
-                "version, the kit's federation.toml, and own code that the study names"
-            )
-        decision = decision.model_copy(
-            update={"trials": tuple(trial.agreement for trial in terms.trials)}
-        )
-        StudyDecisions(kit).propose(decision)
+    with _exclusive(kit, echo):
+        with _marked(kit, agreement):
+            study = parse_study(text)
+            require_harmless(study, SiloFile.load(kit / "silo.toml"))
+            decision = StudyDecision(agreement=agreement, study=study)
+            terms = StudyDecisions(kit).terms(Federation.read(kit / "federation.toml"), decision)
+            if terms.agreement != agreement:
+                raise ProtocolError(
+                    f"study {study.name} has another hash here than at the server; compare "
+                    "Pomona's version, the kit's federation.toml, and own code that the study names"
+                )
+            trials = tuple(trial.agreement for trial in terms.trials)
+        decision = decision.model_copy(update={"trials": trials})
+        StudyDecisions(kit).propose(decision)  # it has been read: a kill now is no fault of it
     return decision
 
 
