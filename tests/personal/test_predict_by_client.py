@@ -224,12 +224,19 @@ def test_markers_of_gaps_below_a_column_that_spreads_widely_are_noted(tmp_path):
     run = pomona.run(method="fedavg", data=data, clients=2, rounds=1, lr=0.1)
     cells = {"ldh": [50, 70, 300, -9, -9], "age": [40, 45, 50, 77, 77], "change": [-1, -1, 2, 5, 8]}
     note = read(pd.DataFrame(cells), PersonalModel.of(run, 0).about).note
-    assert note.count("far from the other") == 1
-    assert "column ldh: 2 of 5 rows have -9, far from the other" in note
+    assert note.count("below most training rows") == 1
+    assert "column ldh: 2 of 5 rows have -9, below most" in note
     one = pd.DataFrame({name: values[3:4] for name, values in cells.items()} | {"change": -9})
     note = read(one, PersonalModel.of(run, 0).about).note
-    assert note.startswith("column ldh: 1 of 1 rows have -9, far below most")
+    assert note.startswith("column ldh: 1 of 1 rows have -9, below most")
     assert "change" not in note
+    model = PersonalModel.of(run, 0).about
+    for ldh, reading in (([50, 70, 300, 20, -9], "1 of 5 rows have -9"), ([-9] * 5, "5 of 5 rows")):
+        assert f"column ldh: {reading}" in read(pd.DataFrame(cells | {"ldh": ldh}), model).note
+    small = pd.DataFrame(cells | {"ldh": [2.1, 3.5, 9, 12, 18]})  # in another unit
+    assert "column ldh: 5 of 5 rows are below a tenth of the training" in read(small, model).note
+    rare = read(pd.DataFrame(cells | {"ldh": [20, 70, 2, 3, 4]}), model).note
+    assert "ldh" not in rare
 
 
 def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):

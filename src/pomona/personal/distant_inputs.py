@@ -14,6 +14,8 @@ from pomona.record.model_metadata import ModelMetadata
 DISTANT = 5.0
 DISTANT_SINGLE = 10.0  # the same for a single row: one in 100
 DISTANT_MARKER = 1.8  # the same below the mean for a number that often marks a gap
+UNIT_FACTOR = 10.0  # glucose in mg/dl is 18 times that in mmol/l
+REPEATED_DIGITS = -66  # no measurement by chance
 FEW_ROWS = 5  # in which no number is far from the others
 PIXELS = 100_000  # of an image that are enough
 LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of the training's
@@ -53,6 +55,8 @@ def _remark(
     """
     mean, deviation, column_type = training
     further = f"more than {limit:g} standard deviations from the training rows' mean"
+    if column_type == "number" and _are_small(values, mean, deviation):
+        further, distant = "below a tenth of the training rows' mean", np.ones(len(values), bool)
     if 2 * distant.sum() > len(values):
         median, expected = (_text(v, column_type) for v in (np.median(values), mean))
         checked = "its unit" if column_type == "number" else "the dates"
@@ -65,20 +69,38 @@ def _remark(
     marked = distant & is_listed
     # counts may go on to a marker's number
     if not marked.any() or np.ptp(values) < 2 * np.ptp(values[~marked]):
-        further = "far from the other rows"
-        # 77 may be an age, and -1 a change
-        marked = is_listed & (numbers < 0) & (mean > deviation / 4)
-        if len(values) < FEW_ROWS:
-            further = "far below most training rows"
-            marked &= values < mean - DISTANT_MARKER * deviation
-        else:
-            marked &= np.isin(numbers, outside(numbers) if marked.any() else ())
+        further = "below most training rows"
+        marked = _negative_markers(numbers, is_listed, mean, deviation)
     if not marked.any():
         return ""
     return (
         f"{marked.sum()} of {len(values)} rows have {_text(values[marked][0], column_type)}, "
         f"{further}; if it marks a gap, leave these cells empty"
     )
+
+
+def _are_small(values: NDArray[Any], mean: float, deviation: float) -> bool:
+    """Return whether several values are all far closer to 0 than a mean that is not that of a few
+    large ones, such as viral loads.
+    """
+    is_usual = len(values) >= FEW_ROWS and deviation < mean
+    return bool(is_usual and ((values != 0) & (np.abs(values) < mean / UNIT_FACTOR)).all())
+
+
+def _negative_markers(
+    values: NDArray[Any], is_listed: NDArray[np.bool], mean: float, deviation: float
+) -> NDArray[np.bool]:
+    """Return which of the values (n,) are listed, below 0, and unlike the other rows, or all rows
+    of the training if there are few.
+    """
+    # 77 may be an age, and -1 a change
+    marked = is_listed & (values < 0) & (mean > deviation / 4)
+    remaining = values[~marked]
+    if len(values) < FEW_ROWS or not len(remaining):
+        low = values < mean - DISTANT_MARKER * deviation
+        return marked & (low | (values <= REPEATED_DIGITS))
+    distant = np.isin(values, outside(values) if marked.any() else ())
+    return marked & (distant | ((remaining >= 0).all() & (values < -1)))
 
 
 def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
