@@ -130,7 +130,9 @@ def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_note
 def test_categories_that_differ_in_their_writing_are_noted(tmp_path):
     rows = [f"{sex},{k % 2}" for k, sex in enumerate(("male", "Male", "female") * 5)]
     data = table(tmp_path / "a.csv", "\n".join(["sex,died", *rows]) + "\n", categories=("sex",))
-    assert "column sex: categories that differ in their writing only: Male, male" in data.notes
+    assert (
+        sum("column sex: categories that differ in capital letters" in n for n in data.notes) == 1
+    )
 
 
 def lying(path, orientation):
@@ -138,13 +140,8 @@ def lying(path, orientation):
     orientation says.
     """
     upright = np.arange(24, dtype=np.uint8).reshape(4, 6)
-    stored = {
-        1: upright,
-        3: upright[::-1, ::-1],
-        6: np.rot90(upright),
-        8: np.rot90(upright, -1),
-        2: upright[:, ::-1],
-    }[orientation]
+    stored = {1: upright, 3: upright[::-1, ::-1], 6: np.rot90(upright), 8: np.rot90(upright, -1),
+        2: upright[:, ::-1]}[orientation]  # fmt: skip
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)

@@ -293,6 +293,10 @@ def test_a_mask_of_black_and_white_says_which_numbers_to_save(tmp_path):
     with pytest.raises(DataError) as fault:  # as a tumour of BraTS without its first class
         labels_of(tmp_path / "m.png", (4, 4), 3)
     assert "in place of" not in str(fault.value)
+    Image.fromarray(np.eye(4, dtype=np.uint8) + 1).save(tmp_path / "m.png")
+    with pytest.raises(DataError) as fault:  # 1 and 2: which of them is the background?
+        labels_of(tmp_path / "m.png", (4, 4), 2)
+    assert "in place of" not in str(fault.value)
 
 
 def test_masks_are_read_for_their_images(six):
@@ -302,13 +306,8 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "1.png", 7)
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / folder / f"{k}.png" for k in range(6)] for folder in ("in", "masks"))
-    settings = data_settings(
-        name="images",
-        path="list.csv",
-        classes=("a", "b", "c"),
-        targets="segmentation",
-        skip_bad=True,
-    )
+    settings = data_settings(name="images", path="list.csv", classes=("a", "b", "c"),
+                             targets="segmentation", skip_bad=True)  # fmt: skip
     stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
     assert (stack.masks[:, 0, 0].tolist(), stack.rows.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
     assert (stack.masks.shape, stack.masks.dtype, len(stack.x)) == ((4, 4, 6), np.uint8, 4)
@@ -385,12 +384,8 @@ def test_masks_are_targets(masked):
 
 def test_a_federation_of_masks_runs(masked, tmp_path):
     data = {"name": "images", "path": str(masked), **MASKED, "classes": list(MASKED["classes"])}
-    tree = {
-        "data": data,
-        "partition": {"name": "natural"},
-        "method": {"name": "fedavg-ft"},
-        "model": {"name": "unet"},
-    }
+    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg-ft"},
+            "model": {"name": "unet"}}  # fmt: skip
     result = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
     assert result is not None
     assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == 2
@@ -398,19 +393,10 @@ def test_a_federation_of_masks_runs(masked, tmp_path):
 
 def test_the_record_lists_what_was_skipped(masked, tmp_path):
     (masked.parent / "in" / "3.png").write_bytes(b"?")
-    data = {
-        "name": "images",
-        "path": str(masked),
-        **MASKED,
-        "classes": list(MASKED["classes"]),
-        "skip_bad": True,
-    }
-    tree = {
-        "data": data,
-        "partition": {"name": "natural"},
-        "method": {"name": "fedavg"},
-        "model": {"name": "unet"},
-    }
+    data = {"name": "images", "path": str(masked), **MASKED, "classes": list(MASKED["classes"]),
+            "skip_bad": True}  # fmt: skip
+    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg"},
+            "model": {"name": "unet"}}  # fmt: skip
     run = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
     lines = [note.text for note in run.notes if note.topic == "data"]
     assert [

@@ -170,7 +170,7 @@ def test_names_of_classes_are_classes_in_order():
 @pytest.mark.parametrize("dtype", [str, object, "string"])
 def test_texts_are_no_numbers(targets, dtype):
     texts = pd.Series(["1.5", "10", "2.5"]).astype(dtype)
-    with pytest.raises(DataError, match=r"y is .*; give numbers, or names of classes"):
+    with pytest.raises(DataError, match=r"y is .*; give numbers, or class names"):
         read(from_arrays(X[:3], texts, targets=targets))
 
 

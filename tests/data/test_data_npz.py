@@ -34,15 +34,13 @@ def test_tables_in_any_order_and_type(tmp_path, save, order, dtype):
 
 
 def test_test_part_and_names(tmp_path):
-    arrays = {
-        "x_train": X,
-        "y_train": Y,
-        "x_test": X[:2] + 100,
-        "y_test": Y[:2],
-        "classes": np.array(["a", "b", "c"]),
-    }
+    arrays = {"x_train": X, "y_train": Y, "x_test": X[:2] + 100, "y_test": Y[:2],
+              "classes": np.array(["a", "b", "c"])}  # fmt: skip
     data = load(tmp_path, arrays)
     assert (data.n_train, len(data), data.classes) == (4, 6, ("a", "b", "c"))
+    assert data.notes == ()
+    (note,) = load(tmp_path, {**arrays, "clients": Y}).notes
+    assert note.startswith("arrays that are not read: clients;")
     np.testing.assert_allclose(data.shift, X.mean(axis=0))  # the test rows do not count
     assert load(tmp_path, arrays, classes=("p", "q", "r", "s")).classes == ("p", "q", "r", "s")
 

@@ -40,6 +40,11 @@ def test_a_table_of_times(tmp_path):
     assert data.y[3].tolist() == [40, 1]
     # until a partition says which rows are for training
     assert (data.labels, data.edges) == ((), ())
+    assert not any("read as an event" in note for note in data.notes)
+    path = tmp_path / "patients.csv"
+    path.write_text(path.read_text().replace("died", "censored"))
+    notes = read(settings(path, label_columns=["days", "censored"])).notes
+    assert any("label column censored: 1 is read as an event" in note for note in notes)
 
 
 def test_edges_are_quantiles_of_event_times_of_training_rows(tmp_path):
@@ -150,13 +155,8 @@ def test_settings_that_do_not_fit(tmp_path):
 
 def test_with_privacy_edges_are_given_and_not_learnt(tmp_path):
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-4}
-    privacy["acknowledge"] = [
-        "sample-counts",
-        "metrics",
-        "feature-moments",
-        "training-loss",
-        "unlimited-epsilon",
-    ]
+    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments", "training-loss",
+                              "unlimited-epsilon"]  # fmt: skip
     data = settings(csv(tmp_path, *ROWS)).model_dump(exclude_unset=True)
     run = {"clients": 2, "lr": 0.1, "model": "logistic", "method": "fedavg", "privacy": privacy}
     with pytest.raises(ConfigError, match=r"data\.time_edges must be given"):

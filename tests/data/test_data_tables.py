@@ -256,7 +256,7 @@ def test_names_in_the_settings_replace_none_in_a_file(tmp_path):
 def test_a_feature_needs_a_name_that_can_be_recorded(name, problem, tmp_path):
     text = f"{name},age,died\n1,30,no\n1,40,yes\n"
     message = refused(tmp_path, text)
-    assert f"t.csv: column 0 (from 0) has {problem}; give it one of 1 to 500 characters" in message
+    assert f"t.csv: column 0 (from 0) has {problem}; give one of 1 to 500 characters" in message
     assert "or drop it by data.drop_columns" in message
     table(tmp_path, text.replace(name, "v" * 500, 1), categories=(), dates=())
     dropped = table(tmp_path, text, categories=(), dates=(), drop_columns=(name,))
@@ -342,10 +342,10 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, categories):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"categories": ("died",)}, "data.categories: column died of .* is not a feature"),
+        ({"categories": ("died",)}, "data.categories: column died of .* is no feature"),
         (
             {"dates": ("ward",), "drop_columns": ("ward",)},
-            "data.dates: column ward of .* is not a feature",
+            "data.dates: column ward of .* is no feature",
         ),
         ({"dates": ("when",)}, "data.dates: .* no column 'when'"),
         (

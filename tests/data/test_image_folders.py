@@ -78,7 +78,7 @@ def test_sites_with_parts(tmp_path, pattern):
 
 
 @pytest.mark.parametrize(
-    ("train", "test"), [("Training", "Testing"), ("Train", "Test"), ("TRAIN", "test")]
+    ("train", "test"), [("Training", "Testing"), ("Train", "Test"), ("training_set", "test set")]
 )
 @pytest.mark.parametrize("pattern", ["{part}/a+b", "A+B/{part}/a+b"])
 def test_other_usual_names_of_training_and_test_folders(tmp_path, train, test, pattern):

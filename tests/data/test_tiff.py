@@ -358,5 +358,15 @@ def test_a_calibration_of_imagej_is_noted(tmp_path):
     line = {"cf": 0, "c0": -32768, "c1": 1, "vunit": "Gray Value"}
     raw = GRAY.astype(np.uint16)
     path = written(tmp_path, raw, imagej=True, metadata=line)
-    assert "calibration of the values is not applied" in notes(path)
+    assert "a scale of the values (ImageJ, GDAL) is not applied" in notes(path)
     assert not notes(written(tmp_path, raw, imagej=True))
+
+
+def test_what_gdal_says_of_values_is_noted(tmp_path):
+    """Its tags are texts: of the value of gaps, and XML with a scale and an offset."""
+    item = '<Item name="SCALE" sample="0" role="scale">{}</Item>'.format
+    tags = [(42113, "s", 0, "-9999", True), (42112, "s", 0, item("0.1"), True)]
+    text = notes(written(tmp_path, GRAY, extratags=tags))
+    assert "pixels of -9999 are gaps (GDAL_NODATA), but count as this number" in text
+    assert "a scale of the values" in text
+    assert not notes(written(tmp_path, GRAY, extratags=[(42112, "s", 0, item("1"), True)]))

@@ -1,5 +1,7 @@
 """Volumes and DICOM: the lines of ``docs/formats.md``."""
 
+import bz2
+import gzip
 import inspect
 from pathlib import Path
 
@@ -335,3 +337,23 @@ def test_a_line_on_dicom(line, tmp_path):
 def test_the_document_and_the_cases_have_the_same_lines():
     VOLUMES.check()
     DICOM.check()
+
+
+def test_headers_with_packed_data_are_one_volume_each(tmp_path):
+    """As nibabel and pynrrd write them."""
+    volume = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    header = "NRRD0004\ntype: int16\ndimension: 3\nsizes: 2 3 4\nendian: little\nencoding: gzip\n"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        nibabel.save(nibabel.Nifti1Pair(volume, np.eye(4)), tmp_path / name / "1.img.gz")
+        nibabel.save(nibabel.Nifti1Pair(volume, np.eye(4)), tmp_path / name / "2.img.bz2")
+        (tmp_path / name / "3.nhdr").write_text(f"{header}data file: 3.raw.gz\n")
+        content = gzip.compress(volume.transpose(2, 1, 0).tobytes())
+        (tmp_path / name / "3.raw.gz").write_bytes(content)
+    data = read(data_settings(name="images", path=tmp_path))
+    assert data.x.shape == (6, 4, 3, 2, 1)
+    assert not any("are not read" in note or "second file" in note for note in data.notes)
+    text = f"{header}\n".replace("gzip", "bzip2")
+    (tmp_path / "v.nrrd").write_bytes(text.encode() + bz2.compress(volume.tobytes()))
+    with pytest.raises(DataError, match="is packed by bzip2"):
+        opened(tmp_path / "v.nrrd")

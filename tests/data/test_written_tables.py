@@ -496,6 +496,27 @@ def test_categories_with_a_decimal_comma_are_those_with_a_point(tmp_path):
     assert data.raw.values == ((), ("0.5", "1"))
 
 
+def test_tables_of_a_folder_that_are_neither_train_nor_test_are_named(tmp_path):
+    for name in ("train", "val", "test"):
+        (tmp_path / f"{name}.csv").write_text("a,y\n1,0\n2,1\n")
+    assert any("neither train nor test: val.csv;" in note for note in table(tmp_path).notes)
+    (tmp_path / "val.csv").unlink()
+    assert not any("neither" in note for note in table(tmp_path).notes)
+
+
+def test_a_folder_that_the_hubs_library_saved_is_read_without_its_cache(tmp_path):
+    """``Dataset.save_to_disk`` writes a stream, and ``map`` keeps its results next to it."""
+    rows = pa.table({"age": [20.0, 30.0], "y": ["a", "b"]})
+    for name in ("data-00000-of-00001.arrow", "cache-5f2a.arrow"):
+        with pa.ipc.new_stream(tmp_path / name, rows.schema) as file:
+            file.write_table(rows)
+    (tmp_path / "state.json").write_text("{}")
+    data = read(data_settings(name="table", path=tmp_path, label_column="y"))
+    assert data.x.tolist() == [[20], [30]]
+    with pytest.raises(DataError, match=r"no training images; .* --data table"):
+        read(data_settings(name="images", path=tmp_path))
+
+
 def test_points_of_thousands_count_for_nothing_in_names(tmp_path):
     text = "a;who;y\n0,5;1;1\n1,5;1.000;1.000\n2,5;1000;1000\n"
     data = table(tmp_path / "t.csv", text, client_column="who")

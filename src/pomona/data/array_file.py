@@ -19,15 +19,8 @@ from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.storage.mapped_array import allocate
 
-FAULTS = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    zlib.error,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    struct.error,
-)
+_OF_PACKING = (struct.error, zlib.error, zipfile.BadZipFile, tarfile.TarError)
+FAULTS = (OSError, EOFError, RuntimeError, *_OF_PACKING)
 _SHEET = re.compile(r"(.+\.(?:ods|xls|xlsb|xlsm|xlsx))#(.+)", re.IGNORECASE)
 
 
@@ -37,9 +30,7 @@ def reading(source: object) -> Iterator[None]:
     try:
         yield
     except FAULTS as fault:
-        raise DataError(
-            f"cannot read {source} ({fault}); check the file, or fetch it again"
-        ) from fault
+        raise DataError(f"cannot read {source} ({fault}); check or fetch it again") from fault
 
 
 def file(path: Path) -> Path:

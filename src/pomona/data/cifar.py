@@ -107,9 +107,7 @@ def _compact(path: Path, settings: PublicImages) -> Dataset:
                 f"{residual.source} is {residual.dtype} {residual.shape}, not uint8 (3, {len(y)}, {SIDE}, "
                 f"{SIDE})"
             )
-    planes = [
-        NamedArray(residual.source, residual.values.transpose(1, 2, 3, 0)) for residual in residuals
-    ]
+    planes = [NamedArray(r.source, r.values.transpose(1, 2, 3, 0)) for r in residuals]
     x: NDArray[Any] = concatenated(planes, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
     restore(x)
     dataset = _dataset(settings.name, x, [(y.source, y.values) for y in labels], len(labels[0]))

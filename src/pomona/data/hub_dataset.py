@@ -34,9 +34,7 @@ def read(settings: DataSettings) -> Dataset:
     """
     source = cast("HubFiles", settings)
     if not source.repository:
-        raise ConfigError(
-            "data from a repository needs its name: set data.repository = 'OWNER/NAME'"
-        )
+        raise ConfigError("a repository needs its name: set data.repository = 'OWNER/NAME'")
     name = f"{source.repository}@{source.revision}"
     root = hub.snapshot("dataset", source.repository, source.revision)
     train, test = _split_files(name, root, source)
@@ -62,9 +60,7 @@ def _split_files(name: str, root: Path, settings: HubFiles) -> tuple[list[Path],
     Raises as ``read``.
     """
     inside = _subset_files(name, root, settings.subset)
-    train, test = (
-        _containing(split, inside) for split in (settings.train_part, settings.test_part)
-    )
+    train, test = (_containing(role, inside) for role in (settings.train_part, settings.test_part))
     if not train or {*train} & {*test}:
         raise ConfigError(
             f"{name}: {'no file is' if not train else 'some files are both'} for training "

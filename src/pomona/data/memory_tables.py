@@ -75,9 +75,7 @@ def with_labels(
     if rows.y is None:
         return frame, {}
     if with_names := [key for key in ("label_column", "label_columns") if settings.get(key)]:
-        raise ConfigError(
-            f"data.{with_names[0]} names labels in the frame, but y has them; give one"
-        )
+        raise ConfigError(f"data.{with_names[0]} names labels, but y has them; give one")
     labels = _aligned_labels(rows, len(frame), settings)
     names_in_use = {*frame.names}
     columns: Cells = {_free(name, names_in_use): cells for name, cells in labels.items()}

@@ -9,7 +9,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from pomona.core.bounds import WITH_CLASS_NAMES, plain
-from pomona.core.errors import DataError, worded
+from pomona.core.errors import DataError, listed, worded
 from pomona.core.files import opened
 from pomona.data import cell_values, targets, validation
 from pomona.data.array_file import NamedArray, concatenated, file, paired
@@ -58,9 +58,7 @@ def archive(path: Path, names: Collection[str] = ()) -> Archive:
     (every, numeric, texts), arrays = read_in_child(lambda: _read(path, names), path, size)
     values = dict(zip(numeric, arrays, strict=True))
     values |= {name: np.array(array, dtype=str) for name, array in texts.items()}
-    named_arrays = {
-        name: NamedArray(f"{path}, array {name}", array) for name, array in values.items()
-    }
+    named_arrays = {key: NamedArray(f"{path}, array {key}", array) for key, array in values.items()}
     return Archive(path, tuple(every), named_arrays)
 
 
@@ -103,13 +101,12 @@ def _require_readable(
 
 
 ROLES = ("x", "y", "client", "group")
+OWN_ARRAYS = ("classes", *(role + suffix for role in ROLES for suffix in ("", *SUFFIXES)))
 
 
 def _own_arrays(path: Path) -> Archive:
     """Read the arrays of own data; those that end in ``_train`` if there is no x, without it."""
-    stored = archive(
-        path, ("classes", *(role + suffix for role in ROLES for suffix in ("", *SUFFIXES)))
-    )
+    stored = archive(path, OWN_ARRAYS)
     if "x" in stored.names:
         return stored
     return replace(stored, arrays={k.removesuffix("_train"): v for k, v in stored.arrays.items()})
@@ -184,6 +181,9 @@ def _dataset(
     if names and not classes and settings.targets in WITH_CLASS_NAMES:
         classes = tuple(map(str, names.values.tolist()))
     dataset = assembled(name, pairs, training, settings, classes)
+    unread = dict.fromkeys(n for stored, _ in splits for n in stored.names if n not in OWN_ARRAYS)
+    note = f"arrays that are not read: {listed([*unread], 8)}; those of rows are {listed(ROLES)}"
+    dataset = replace(dataset, notes=(*dataset.notes, *[note] * bool(unread)))
     return grouped(dataset, _names_of_rows("group", splits, counts)), counts
 
 

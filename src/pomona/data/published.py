@@ -22,9 +22,7 @@ def medmnist(settings: PublicImages) -> Dataset:
     """
     name, path = settings.name, locate(settings)
     archive = npz.archive(path)
-    pairs = [
-        archive.pair(f"{split}_images", f"{split}_labels") for split in ("train", "val", "test")
-    ]
+    pairs = [archive.pair(f"{role}_images", f"{role}_labels") for role in ("train", "val", "test")]
     names, share = CATALOGUE[name].classes, settings.memory_share
     if name == "chestmnist":
         dataset = image_arrays.dataset(name, pairs, 2, share, "multilabel")

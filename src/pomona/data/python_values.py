@@ -28,18 +28,14 @@ def stored(values: NDArray[Any], source: str) -> NamedArray:
         )
     if values.dtype.kind not in "biuf":
         first = f" (first {plain(repr(values.flat[:1].tolist()[0]), 80)})" if values.size else ""
-        raise DataError(
-            f"{source} is {values.dtype}{first}; give numbers, or names of classes as y"
-        )
+        raise DataError(f"{source} is {values.dtype}{first}; give numbers, or class names as y")
     return NamedArray(source, values)
 
 
 def array(values: Any, source: str) -> NDArray[Any]:
     """Return values (n, ...) as an array. Raises DataError."""
     if isinstance(values, Mapping):
-        raise DataError(
-            f"{source} is a dictionary; give columns as a frame: pandas.DataFrame({source})"
-        )
+        raise DataError(f"{source} is a dictionary; give a frame: pandas.DataFrame({source})")
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{source} has masked cells; give NaN where a value is missing")
     converted = _converted(values, source)

@@ -184,9 +184,7 @@ class TableForm(CsvForm, StatisticsForm, SpreadsheetForm):
 
 def table_form(settings: DataSettings) -> TableForm:
     """Return how the settings of data say that their tables are read."""
-    values = {
-        key: getattr(settings, key) for key in TableForm.model_fields if hasattr(settings, key)
-    }
+    values = {k: getattr(settings, k) for k in TableForm.model_fields if hasattr(settings, k)}
     return TableForm(**values)
 
 

@@ -261,7 +261,7 @@ def _above(
 
 def _no_flags(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     """Report values that are neither 0 nor 1."""
-    return column.unlike("flags 0 or 1", np.isin(values, (0, 1)))
+    return column.unlike("flags 0 or 1", np.isin(values, (0, 1)), "; write 1 for yes, 0 for no")
 
 
 def _no_times(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:

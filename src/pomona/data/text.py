@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unicodedata import category, normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,16 @@ from pomona.storage.mapped_array import allocate
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # FIRST_WORD: id of the first word
 BLOCK = 1 << 14  # texts processed at a time
-_WORD_PATTERN = re.compile(r"\w+")
+# marks are parts of letters: vowels of Hindi and Thai, accents of no composed form
+MARKS = "".join(c for c in map(chr, range(2**16)) if category(c) in {"Mn", "Mc"})
+_WORD_PATTERN = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text into lower-case words: runs of letters, digits and underscores."""
-    return _WORD_PATTERN.findall(text.lower())
+    """Split a text into lower-case words: runs of letters with their marks, digits and
+    underscores.
+    """
+    return _WORD_PATTERN.findall(normalize("NFC", text).lower())
 
 
 def encode(

@@ -51,10 +51,7 @@ def directions(description: ModelMetadata) -> list[Direction]:
     units = np.diag(1 / scale)
     if table is None:
         names = description.columns or tuple(f"column {k}" for k in range(n))
-        return [
-            Direction(name, "number", "1", "", unit)
-            for name, unit in zip(names, units, strict=True)
-        ]
+        return [Direction(n, "number", "1", "", unit) for n, unit in zip(names, units, strict=True)]
     return list(_of_columns(table, units))
 
 

@@ -46,9 +46,11 @@ def test_a_site_whose_images_are_blank_is_named():
         "north": (x, [0, 1] * 3),
         "south": (x * (np.arange(6) < 1)[:, None, None, None], [0] * 6),
     }
-    one(read(from_clients(sites)).notes, "most images at south have one value in all pixels")
+    one(read(from_clients(sites)).notes, "most images of south have one value in all pixels")
+    data = from_arrays(np.tile(x * 0, (2, 1, 1, 1)), [0, 1] * 6)
+    one(read(data).notes, "most images of this data set have one value")
     lines = " ".join(read(from_clients({**sites, "west": (x // 128, [0, 1] * 3)})).notes)
-    assert "images at south have one value" in lines
+    assert "images of south have one value" in lines
     assert "values of images lie from 0 to 1 at west" in lines
 
 
@@ -172,13 +174,8 @@ def test_a_column_that_is_empty_in_the_rows_with_a_label():
 )
 def test_classes_that_clients_do_not_share(codes):
     frame = at(patients(), "East", "y", lambda y: y.map(codes))
-    one(
-        notes(frame),
-        "classes that no two of these clients share",
-        codes["ill"],
-        "at East",
-        "ill, well at",
-    )
+    one(notes(frame), "classes that no two of these clients share", codes["ill"], "at East",
+        "ill, well at")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -220,19 +217,11 @@ def test_categories_and_codes_of_features_that_clients_do_not_share():
     frame = patients()
     frame["sex"] = np.array(["F", "M"])[np.arange(240) // 3 % 2]
     words = at(frame, "East", "sex", lambda sex: sex.map({"F": "vrouw", "M": "man"}))
-    one(
-        notes(words, categories=["sex"]),
-        "column sex: categories that no two",
-        "man, vrouw at East",
-        "F, M at",
-    )
+    one(notes(words, categories=["sex"]), "column sex: categories that no two",
+        "man, vrouw at East", "F, M at")  # fmt: skip
     frame["sex"] = np.arange(240) // 3 % 2
-    one(
-        notes(at(frame, "East", "sex", lambda sex: sex + 1)),
-        "column sex: two values",
-        "1, 2 at East",
-        "0, 1 at",
-    )
+    one(notes(at(frame, "East", "sex", lambda sex: sex + 1)), "column sex: two values",
+        "1, 2 at East", "0, 1 at")  # fmt: skip
     assert notes(frame) == []
 
 
@@ -437,13 +426,8 @@ def test_letters_that_an_encoding_has_damaged(name, expected):
 
 def test_damaged_names_of_categories_classes_and_clients():
     frame = patients().replace({"site": {"East": "KÃ¶ln"}, "y": {"ill": "mÃ¼de"}})
-    line = one(
-        notes(frame),
-        "letters damaged by an encoding",
-        "classes 'mÃ¼de'",
-        "clients 'KÃ¶ln'",
-        "data.encoding",
-    )
+    line = one(notes(frame), "letters damaged by an encoding", "classes 'mÃ¼de'",
+               "clients 'KÃ¶ln'", "data.encoding")  # fmt: skip
     assert "'müde'" in line
 
 

@@ -100,6 +100,8 @@ def part_files(folder: Path) -> list[Path]:
         if format_of(path)
         and path.is_file()
         and not any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
+        # results that the Hub's library keeps next to its data
+        and not (path.name.startswith("cache-") and (path.parent / "state.json").exists())
     ]
 
 

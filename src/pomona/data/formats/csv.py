@@ -135,9 +135,10 @@ def encoding(start: bytes, settings: CsvForm) -> str:
     """
     marked = next((codec for mark, codec in _CODECS.items() if start.startswith(mark)), "")
     zeros = {start[k::2].count(0): codec for k, codec in enumerate(("utf-16-be", "utf-16-le"))}
-    wide = zeros[max(zeros)] if 4 * max(zeros) > len(start) and min(zeros) == 0 else "utf-8"
-    codec = settings.encoding or marked or wide
-    return {"utf-8": "utf-8-sig", "utf-16": marked or "utf-16-le"}.get(codec, codec)
+    wide = marked or zeros[max(zeros)]
+    is_wide = marked or (4 * max(zeros) > len(start) and min(zeros) == 0)
+    codec = settings.encoding or (wide if is_wide else "utf-8")
+    return {"utf-8": "utf-8-sig", "utf-16": wide}.get(codec, codec)
 
 
 def _separator(first: str, second: str, third: str) -> str:

@@ -170,7 +170,8 @@ def _slices(path: Path, headers: Sequence[Any], is_dose: bool) -> list[Slice]:
     count = len(headers)
     if count > 1 and not is_dose and any("PlanePositionSequence" not in flat for flat in headers):
         raise DataError(
-            f"{path} holds {count} frames without positions (a film, or views); save each as PNG"
+            f"{path} holds {count} frames without positions (a film, or views); save each as PNG, "
+            "those of a volume as NIfTI"
         )
     return [
         frame_slice(path.name if count == 1 else f"{path.name} frame {frame + 1}", flat, frame)

@@ -93,9 +93,7 @@ def _planes(path: Path, dataset: Any) -> tuple[NDArray[Any], list[str]]:
     if str(dataset.SegmentationType) != "FRACTIONAL":
         return planes, []
     meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
-    note = (
-        f"fractional segments ({meaning}): a voxel belongs to a segment from {FRACTION:g} upwards"
-    )
+    note = f"fractional segments ({meaning}): a voxel belongs to a segment from {FRACTION:g} on"
     return planes >= FRACTION * float(dataset.MaximumFractionalValue), [note]
 
 

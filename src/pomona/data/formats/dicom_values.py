@@ -90,9 +90,7 @@ def scale(path: Path, header: Any) -> Scale:
             notes.append(ROUNDED)
         return Scale(np.dtype(np.float32), unit, notes=tuple(notes))
     if not np.isfinite([slope, shift]).all() or not slope:
-        raise DataError(
-            f"{path} has RescaleSlope {slope} and RescaleIntercept {shift}; correct them"
-        )
+        raise DataError(f"{path} has RescaleSlope {slope} and RescaleIntercept {shift}; fix them")
     if table := header.get("ModalityLUTSequence"):
         dtype = np.dtype(f"uint{table[0].LUTDescriptor[2]}")
         limits = 0.0, float(np.iinfo(dtype).max)
@@ -106,9 +104,7 @@ def scale(path: Path, header: Any) -> Scale:
         action = f"kept, since they are {unit}"
         if unit.split(",")[0] in RELATIVE_UNITS:
             inverted = sum(limits)
-            action = (
-                f"inverted, so that low is dark ({inverted:g} - v); data.window counts after it"
-            )
+            action = f"inverted, so low is dark ({inverted:g} - v); data.window counts after it"
         notes.append(f"MONOCHROME1 (low values are shown white): {action}")
     notes += _padding_notes(header, slope, shift, inverted)
     return Scale(dtype, unit, slope, shift, header if table else None, inverted, tuple(notes))

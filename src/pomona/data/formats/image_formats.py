@@ -61,12 +61,12 @@ NIFTI, ITK, DICOM = (
     ImageFormat(f"pomona.data.formats.{module}:opened") for module in ("nifti", "itk", "dicom")
 )
 SERIES = ImageFormat("pomona.data.formats.dicom:series")
-_NIFTI = (".nii", ".img", ".hdr", ".mgh")
+_NIFTI, _PACKED = (".nii", ".img", ".hdr", ".mgh"), ("", ".gz", ".bz2")
 _FORMATS: Mapping[str, ImageFormat] = {
     **dict.fromkeys((".png", ".bmp", ".gif", ".webp", ".jpg", ".jpeg", ".jpe", ".jfif"), PICTURE),
     **dict.fromkeys((".pgm", ".ppm", ".pbm", ".pnm"), PICTURE),
     **dict.fromkeys((".tif", ".tiff", ".tf8", ".btf"), TIFF),
-    **{f"{stem}{packed}": NIFTI for stem in _NIFTI for packed in ("", ".gz", ".bz2")},
+    **{f"{stem}{packed}": NIFTI for stem in _NIFTI for packed in _PACKED},
     ".mgz": NIFTI,
     **dict.fromkeys((".nrrd", ".nhdr", ".mha", ".mhd"), ITK),
     **dict.fromkeys((".dcm", ".dicom", ".ima"), DICOM),
@@ -91,7 +91,9 @@ def by_suffix(path: Path) -> ImageFormat | None:
 
 def is_companion(path: Path) -> bool:
     """Return whether a file holds the data of a header in another file, or the reverse."""
-    return any(path.with_suffix(end).exists() for end in _HEADERS.get(path.suffix.lower(), ()))
+    name = path.with_suffix("") if path.suffix.lower() in _PACKED[1:] else path
+    suffixes = [end + packed for end in _HEADERS.get(name.suffix.lower(), ()) for packed in _PACKED]
+    return any(name.with_suffix(suffix).exists() for suffix in suffixes)
 
 
 def is_image(path: Path) -> bool:

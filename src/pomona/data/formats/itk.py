@@ -32,9 +32,8 @@ SCALED = re.compile(
     rb"^(old ?m(?:in|ax)|ElementToIntensityFunction\w+)\s*[:=]", re.MULTILINE | re.IGNORECASE
 )
 # of lengths, which ITK ignores
-UNITS = re.compile(
-    rb"^(?:(?:space )?units|DistanceUnits)\s*[:=](.*)$", re.MULTILINE | re.IGNORECASE
-)
+UNITS = re.compile(rb"^(?:(?:space )?units|DistanceUnits)\s*[:=](.*)", re.MULTILINE | re.IGNORECASE)
+BZIP2 = re.compile(rb"^encoding\s*:\s*bz", re.MULTILINE | re.IGNORECASE)
 # of 3D Slicer
 SEGMENT = re.compile(rb"^Segment(\d+)_(Name|LabelValue):=(.*?)\s*$", re.MULTILINE)
 
@@ -47,6 +46,8 @@ def opened(path: Path) -> ImageFile:
         ConfigError: SimpleITK is not installed.
     """
     header = _header(path)
+    if BZIP2.search(header):
+        raise DataError(f"{path} is packed by bzip2, which is not read; save it by gzip, or raw")
     reader = _reader(path)
     size, channels = tuple(map(int, reader.GetSize())), int(reader.GetNumberOfComponents())
     dtype, attributes = _dtype(path, reader), _attributes(path, header, reader)
@@ -152,9 +153,7 @@ def _reader(path: Path) -> Any:
         reader.ReadImageInformation()
     except RuntimeError as fault:
         reason = bounds.plain(str(fault).strip().splitlines()[-1], 80)
-        raise DataError(
-            f"cannot read {path} ({reason}); save it again, or as NIfTI (.nii.gz)"
-        ) from None
+        raise DataError(f"cannot read {path} ({reason}); save it again, or as NIfTI") from None
     return reader
 
 

@@ -207,9 +207,7 @@ def _require_clear(path: Path, image: Image.Image) -> None:
             f"{path} contains several pictures, of which only one would be read; save each alone"
         )
     if image.format in {"JPEG", "MPO"} and image.mode == "CMYK" and "adobe" not in image.info:
-        raise DataError(
-            f"{path} is CMYK, and does not say whether it is inverted; convert it to RGB"
-        )
+        raise DataError(f"{path} is CMYK that may be inverted or not; convert it to RGB")
     row = (image.width + 31) // 32 * 4  # bytes of pixels of 1 bit
     if image.format == "BMP" and image.mode == "1" and _decoder(image)[1] != row:
         raise DataError(

@@ -35,6 +35,8 @@ LOSSY = re.compile("JPEG(?!2000)|OJPEG|ALT_JPEG|WEBP|LERC")
 WAVELETS = re.compile(rb"\xff\x52.{11}(.)", re.DOTALL)
 MM = {"nm": 1e-6, "um": 1e-3, "µm": 1e-3, "μm": 1e-3, "micron": 1e-3, "mm": 1.0, "cm": 10.0}
 MM |= {"m": 1e3, "inch": 25.4, "\\u00B5m": 1e-3}
+# of GDAL's metadata: role and number
+GDAL_SCALE = re.compile(r'role="(scale|offset)">([^<]*)<')
 WHITE = "low values mean white (MinIsWhite), so values are inverted; in masks stored numbers count"
 
 
@@ -296,10 +298,15 @@ def _channels(tiff: Any) -> str:
 
 def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
     """Return a remark on everything that is dropped, turned, scaled or rounded."""
-    copies, profile = _copies(tiff), tiff.series[0].keyframe.iccprofile
+    page, copies = tiff.series[0].keyframe, _copies(tiff)
+    gap = bounds.plain(str(page.tags.valueof("GDAL_NODATA", "")), 40)
+    factors = GDAL_SCALE.findall(str(page.tags.valueof("GDAL_METADATA", "")))
+    is_scaled = "cf" in (tiff.imagej_metadata or {}) or any(
+        float(number) != (role == "scale") for role, number in factors
+    )
     remarks = {
-        "ImageJ's calibration of the values is not applied: they are as stored": "cf"
-        in (tiff.imagej_metadata or {}),
+        f"pixels of {gap} are gaps (GDAL_NODATA), but count as this number: fill them": bool(gap),
+        "a scale of the values (ImageJ, GDAL) is not applied: they are as stored": is_scaled,
         f"{copies} smaller copies or masks in the file are not read": copies > 0,
         pictures.ALPHA: bool(layout.alpha),
         pictures.TURNED: layout.orientation > 1,
@@ -307,6 +314,6 @@ def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
         f"values of {layout.bits} bits are scaled to 0 to 255": 1 < layout.bits < 8,
         ROUNDED: layout.dtype == np.float64,
         pictures.INKS: layout.colours == "SEPARATED",
-        pictures.PROFILE: bool(profile) and not pictures.is_srgb(profile),
+        pictures.PROFILE: bool(page.iccprofile) and not pictures.is_srgb(page.iccprofile),
     }
     return tuple(note for note, applies in remarks.items() if applies)

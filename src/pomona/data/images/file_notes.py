@@ -36,9 +36,7 @@ Spacing = tuple[float, float, float]  # mm along z, y, x
 
 def notes(files: Sequence[ImageFile]) -> Iterator[str]:
     """Yield one line for each remark, with the files that it is about."""
-    sizes = {
-        file.path: f"{times(_rounded(file.grid.spacing, 3))} mm" for file in files if file.grid
-    }
+    sizes = {f.path: f"{times(_rounded(f.grid.spacing, 3))} mm" for f in files if f.grid}
     if len({*sizes.values()}) > 1:
         yield (
             f"volumes have several voxel sizes (z, y, x): {shares(sizes)}; resample all to one size"

@@ -4,6 +4,7 @@ Also the layouts of Tiny-ImageNet and of the Medical Segmentation Decathlon.
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -139,7 +140,8 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
     problems += _unknown_classes(labels, images, classes)
     if not problems and TRAIN not in roles:
         raise DataError(
-            f"{root} has no training images; make a folder for each class and put its images there"
+            f"{root} has no training images; make a folder for each class and put its images "
+            "there; tables are read with data.name = 'table' (or --data table)"
         )
     rows = ImageRows(
         str(root),
@@ -273,7 +275,7 @@ def _role_level(tree: Mapping[Names, list[Path]]) -> int | None:
 
 def _role(name: str) -> str:
     """Return train, val or test for a folder that is called so, or in another usual form."""
-    return ROLE_NAMES.get(name.lower(), "")
+    return ROLE_NAMES.get(re.sub("[ _-]?(set|data|images)$", "", name.lower()), "")
 
 
 def walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:

@@ -109,7 +109,7 @@ class ImageFile:
             values = self.load()
         if values.shape != self.shape or values.dtype != self.dtype:
             raise DataError(
-                f"{self.path} holds {values.dtype} {values.shape}, not what its header says; write "
+                f"{self.path} holds {values.dtype} {values.shape}, not as in its header; write "
                 "it again"
             )
         if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -147,7 +147,7 @@ def _classes(
 
 def _renumbered(values: NDArray[Any], count: int) -> str:
     """Return a remedy for a mask whose classes have other numbers, such as 0 and 255."""
-    if not 1 < len(values) == count:  # with fewer, other masks may have the rest
+    if values[0] or not 1 < len(values) == count:  # with fewer, other masks may have the rest
         return ""
     numbers = ", ".join(map(str, range(1, len(values))))
     return f"; save it with {numbers} in place of {', '.join(f'{v:g}' for v in values[1:])}"

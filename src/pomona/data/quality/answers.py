@@ -122,7 +122,7 @@ def _one_answer(subject: str, names: Sequence[str]) -> list[str]:
     return [
         f"{subject} that may be one answer: {listed(same)}; if so, write them the same way"
         for same in spellings
-        if len(same) > 1 and {*map(str.casefold, same)} not in LETTERS
+        if len(folded := {*map(str.casefold, same)}) > 1 and folded not in LETTERS
     ]
 
 

@@ -36,6 +36,7 @@ FACTORS = {
 }
 SLIP = 6.0  # a factor among one client's values: their gap, in deviations of either group
 IMAGES, PIXELS = 20, 10_000  # of a client, and of an image, that are enough
+ENOUGH_IMAGES = 10  # of a data set without clients
 MAX_FACTOR = 10.0  # between the ranges of two clients' images
 BELOW_ZERO = 0.05  # of a range: less may come from resampling
 MAX_SHARE = 0.3  # largest share of values in another unit
@@ -173,12 +174,12 @@ def of_images(cells: Cells) -> list[str]:
     """Warn about ranges of images' values that differ by a large factor, and about clients whose
     values lie on both sides of 0 where others' do not, or whose images are mostly of one value.
     """
-    if cells.dataset.kind != "image" or cells.sites < 2:
+    if cells.dataset.kind != "image" or (cells.sites < 2 and len(cells.dataset) < ENOUGH_IMAGES):
         return []
-    x, sites = cells.dataset.x, zip(cells.names, cells.by_client, strict=True)
+    x, sites = cells.dataset.x, zip(cells.names or ["this data set"], cells.by_client, strict=True)
     images = {name: [x[k] for k in spread(rows, IMAGES)] for name, rows in sites if len(rows)}
     blank = [name for name, sample in images.items() if not np.median([*map(np.ptp, sample)])]
-    line = f"most images at {listed(blank, 4)} have one value in all pixels; check them"
+    line = f"most images of {listed(blank, 4)} have one value in all pixels; check them"
     scales = _scales({name: sample for name, sample in images.items() if name not in blank})
     return [line, *scales] if blank else scales
 

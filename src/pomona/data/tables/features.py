@@ -138,9 +138,7 @@ def strangers(raw: RawTable, preprocessing: Preprocessing) -> list[str]:
 
 def summary(raw: RawTable, preprocessing: Preprocessing, rows: int) -> list[str]:
     """Summarise the features made from a table; empty if the columns are used unchanged."""
-    shifted = [
-        f"{column.name} ({column.offset!r})" for column in preprocessing.columns if column.offset
-    ]
+    shifted = [f"{c.name} ({c.offset!r})" for c in preprocessing.columns if c.offset]
     text = "numbers too close to each other for float32, read less their median"
     lines = [f"{text}: {listed(shifted, 8)}"] if shifted else []
     if preprocessing.features == preprocessing.names and not preprocessing.shift:

@@ -52,6 +52,8 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     unused |= {purposes.get("time_column")}.difference(dates)
     features = tuple(i for i in range(len(first.names)) if i not in unused)
     notes = _names_like_numbers(first, settings)
+    if settings.targets == "survival":
+        notes += _inverted(first.names[label[-1]])
     if table and features[:1] == (0,) and _has_row_names(first):
         features, dropped = features[1:], (*dropped, 0)
         notes.append(
@@ -71,6 +73,12 @@ def _names_like_numbers(first: TableSource, settings: ColumnData) -> list[str]:
         and str(column) in names
         and (i := names.index(str(column))) != column
     ]
+
+
+def _inverted(name: str) -> list[str]:
+    """Warn about flags of an event whose name says that 1 is none."""
+    line = "1 is read as an event, 0 as censored: if it says the opposite, write 1 - value"
+    return [f"label column {name}: {line}"] * name.lower().startswith("cens")
 
 
 def as_features(settings: DataSettings) -> Features | None:
@@ -135,18 +143,14 @@ def require(path: Source, settings: ColumnData) -> None:
     fits their kind.
     """
     if settings.label_column is not None and settings.label_columns:
-        raise ConfigError(
-            "data.label_column and data.label_columns both say where labels are; keep one"
-        )
+        raise ConfigError("data.label_column and data.label_columns both name labels; keep one")
     if settings.label_columns and settings.targets == "classes":
         raise ConfigError(
             "data.label_columns is for several flags or targets per row: set data.targets = "
             "multilabel or regression; for one class per row use data.label_column"
         )
     if not settings.labels:
-        raise ConfigError(
-            f"{path} needs a label: set data.label_column to a column's name or number"
-        )
+        raise ConfigError(f"{path} needs a label: set data.label_column to its name or number")
     names = heading(settings)[1]
     if repeated := [name for name, times in Counter(names).items() if times > 1]:
         raise ConfigError(f"data.columns names {repeated[0]!r} twice; name each column once")
@@ -159,9 +163,7 @@ def _misnamed(names: Sequence[str], indices: Iterable[int]) -> str:
     for i in indices:
         if not 1 <= len(names[i]) <= LONGEST_NAME:
             length = f"a name of {len(names[i])} characters" if names[i] else "no name"
-            return (
-                f"column {i} (from 0) has {length}; give it one of 1 to {LONGEST_NAME} characters"
-            )
+            return f"column {i} (from 0) has {length}; give one of 1 to {LONGEST_NAME} characters"
     return ""
 
 
@@ -209,7 +211,7 @@ def _features(
     indices = first.indices(map(as_column, columns), key)
     if unused := [first.names[i] for i in indices if i not in features]:
         raise ConfigError(
-            f"data.{key}: column {unused[0]} of {first.path} is not a feature; remove it"
+            f"data.{key}: column {unused[0]} of {first.path} is no feature; remove it"
         )
     return indices
 
@@ -232,11 +234,5 @@ def column_plan(
     """
     fill = None if settings.missing == "refuse" else "" if column_type == "category" else 0.0
     censored = column_type == "number" and settings.censored == "limit"
-    values = {
-        "name": name,
-        "kind": column_type,
-        "missing": missing,
-        "censored": censored,
-        "fill": fill,
-    }
-    return TableColumn.model_validate(values)
+    gaps = {"missing": missing, "censored": censored, "fill": fill}
+    return TableColumn.model_validate({"name": name, "kind": column_type} | gaps)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed, suggestion
+from pomona.core.files import expanded
 from pomona.data import formats
 from pomona.data.formats import csv
 from pomona.data.formats.columns import Columns
@@ -19,6 +20,17 @@ from pomona.data.formats.frame import Frame
 TITLE_ROWS = 10  # above the names of the columns, at most
 Source = Path | Frame
 """Where a table comes from."""
+
+
+def unread_tables(paths: Sequence[Source], folder: Path | None) -> list[str]:
+    """Report tables of a ``folder`` that are not among the ``paths`` of its train and test."""
+    top = paths[0].parent if isinstance(paths[0], Path) else None
+    if not top or not folder or top != expanded(folder):
+        return []
+    unread = [path for path in formats.part_files(top) if not {path, *path.parents} & {*paths}]
+    names = listed([path.relative_to(top).as_posix() for path in unread])
+    line = f"not read, since neither train nor test: {names}; validation rows are drawn from train"
+    return [line] if unread else []
 
 
 @dataclass(frozen=True, eq=False)

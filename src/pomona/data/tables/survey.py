@@ -33,7 +33,7 @@ from pomona.data.tables.roles import (
     require_cells,
     roles,
 )
-from pomona.data.tables.source import Source, TableSource
+from pomona.data.tables.source import Source, TableSource, unread_tables
 from pomona.data.tables.strays import Strays
 from pomona.data.targets import Answer
 
@@ -171,9 +171,7 @@ class TableSurvey:
         if (index := self.roles.purposes.get("time_column")) is None:
             return None
         columns = {column_type: self.read(index, column_type) for column_type in ("date", "number")}
-        column_type = min(
-            columns, key=lambda column_type: np.isnan(columns[column_type].values).sum()
-        )
+        column_type = min(columns, key=lambda k: np.isnan(columns[k].values).sum())
         read, name = columns[column_type], self.columns[index]
         zoned = int(read.zoned.sum())
         note = (
@@ -243,9 +241,7 @@ class TableSurvey:
         arrays = [source.columns.arrays[index] for source in self.sources]
         if any(map(unreadable, arrays)) or not (like_identifier or is_text(arrays[0])):
             return 0
-        cells = {
-            cell.strip() for source in self.sources for cell in distinct(source.cells(index))[0]
-        }
+        cells = {cell.strip() for s in self.sources for cell in distinct(s.cells(index))[0]}
         return len(cells) if like_identifier or all(map(_is_name, cells)) else 0
 
     def headless(self) -> list[str]:
@@ -313,6 +309,7 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
         *_located(sources, mark_notes),
         *padded_numbers(sources, numeric),
         *assigned.notes,
+        *unread_tables(paths, getattr(settings, "path", None)),
     ]
     if labelled < total:
         notes.append(f"{total - labelled} of {total} rows have no label and are left out")

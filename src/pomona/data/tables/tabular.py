@@ -122,9 +122,7 @@ def _cells(table: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]
         )
 
     raw, unread = read(range(len(plan)))
-    texts = {
-        column.name for column in unread if column.appearance(len(table)) in {"category", "texts"}
-    }
+    texts = {c.name for c in unread if c.appearance(len(table)) in {"category", "texts"}}
     if settings.categories != "encode" or not texts:
         return raw, unread
     again = [k for k, column in enumerate(plan) if column.name in texts]
@@ -142,9 +140,9 @@ def notes(raw: RawTable) -> list[str]:
     """
     names = [column.name for column in raw.columns]
     notes = [
-        f"column {name}: categories that differ in their writing only: {listed(alike)}"
+        line
         for name, values in zip(names, raw.values, strict=True)
-        if (alike := cell_values.alike(values))
+        for line in cell_values.alike_notes(f"column {name}: categories", values)
     ]
     pairs = [*zip(names, raw.readings, strict=False)]
     for key, text in cells.READINGS.items():
@@ -271,9 +269,7 @@ def _by_owner(
 
 def needs_raw(preprocessing: Preprocessing) -> bool:
     """Return whether agreed features are made from cells in double precision, or from gaps."""
-    return any(column.fill is not None for column in preprocessing.columns) or any(
-        preprocessing.offsets
-    )
+    return any(c.fill is not None for c in preprocessing.columns) or any(preprocessing.offsets)
 
 
 def settings_as_agreed(settings: DataSettings, preprocessing: Preprocessing) -> DataSettings:
