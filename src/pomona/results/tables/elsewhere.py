@@ -82,4 +82,4 @@ def verdict(run: Run) -> str:
         owners = f"all {len(failing)} clients" if every else client_names(run, failing)
         subject = f"models of {owners} fail" if len(failing) > 1 else f"model of {owners} fails"
         return f"Elsewhere, the {subject}: {rule}."
-    return f"No model is shown to fail elsewhere: none is {rule}."
+    return f"No model is shown to fail elsewhere, that is, to be {rule}."
