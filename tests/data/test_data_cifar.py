@@ -64,8 +64,8 @@ def sample(n, classes, seed):
 def compact(folder, name, classes, **changes):
     folder.mkdir()
     (x, y), (x_test, y_test) = sample(5, classes, 1), sample(3, classes, 2)
-    arrays = {"x_train_res": residuals(x), "y_train": y, "x_test_res": residuals(x_test),
-              "y_test": y_test}  # fmt: skip
+    arrays = {"x_train_res": residuals(x), "y_train": y}
+    arrays |= {"x_test_res": residuals(x_test), "y_test": y_test}
     np.savez_compressed(folder / name, **(arrays | changes))
     return np.concatenate([x, x_test]), np.concatenate([y, y_test])
 
@@ -86,8 +86,8 @@ def test_compact(tmp_path, folder, file, number, memory_share):
 
 
 def test_images_from_jpeg_are_told(tmp_path):
-    compact(tmp_path / "cifar10", "cifar10.npz", 10, lossy_train_idx=np.array([1, 2]),
-            lossy_test_idx=np.array([0]))  # fmt: skip
+    copies = {"lossy_train_idx": np.array([1, 2]), "lossy_test_idx": np.array([0])}
+    compact(tmp_path / "cifar10", "cifar10.npz", 10, **copies)
     assert read(data_settings(name="cifar10", dir=tmp_path)).name.endswith(
         "(3 images from JPEG copies)"
     )

@@ -63,8 +63,8 @@ GROUPED = "age,sex,sick\n20,f,no\n30,,yes\n40,m,no\n50,f,yes\n"
 
 
 def test_a_column_tells_results_apart(tmp_path):
-    data = table(tmp_path / "a.csv", GROUPED, label_column="sick", subgroup_column="sex",
-                 drop_columns=["sex"])  # fmt: skip
+    roles = {"label_column": "sick", "subgroup_column": "sex", "drop_columns": ["sex"]}
+    data = table(tmp_path / "a.csv", GROUPED, **roles)
     assert data.columns == ("age",)
     column, names, number = data.subgroups
     assert (column, names, number.tolist()) == ("sex", ("(missing)", "f", "m"), [1, 0, 2, 1])
@@ -83,8 +83,13 @@ def test_an_identifier_is_no_column_of_subgroups(tmp_path):
     with pytest.raises(
         ConfigError, match=r"subgroup_column: column who of .* has 51 values; .* at most 50"
     ):
-        table(tmp_path / "a.csv", f"x,who,y\n{rows}", label_column="y", subgroup_column="who",
-              drop_columns=["who"])  # fmt: skip
+        table(
+            tmp_path / "a.csv",
+            f"x,who,y\n{rows}",
+            label_column="y",
+            subgroup_column="who",
+            drop_columns=["who"],
+        )
 
 
 @pytest.mark.parametrize("label", [-1, 2, "2", "-1"])
@@ -292,6 +297,9 @@ def test_words():
     assert tokens("Don't PANIC: 42 cafe\u0301s, snake_case") == words  # as macOS writes accents
     hindi = "\u092c\u0941\u0916\u093e\u0930"  # fever; its vowels are marks
     assert tokens(f"{hindi}, {hindi} \u2764\ufe0f") == [hindi, hindi]
+    joined = "\u0645\u06cc\u200c\u0631\u0648\u0645"  # Persian: a joiner within a word counts
+    bengali = "\u09b0\u200d\u09cd\u09af"  # here before a mark
+    assert tokens(f"{joined}\u200c {bengali} 1\ufe0f\u20e3") == [joined, bengali, "1"]
 
 
 def test_texts(tmp_path):

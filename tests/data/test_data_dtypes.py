@@ -23,10 +23,18 @@ from pomona.personal.export import export
 from pomona.personal.inputs import read as read_inputs
 from pomona.scenario import Scenario
 
-RANGES = {"uint8": (0, 2**8), "uint16": (0, 2**16), "int16": (-(2**15), 2**15),
-          "float32": (-1000, 1000)}  # fmt: skip
-SIZES = {"image": (5, 4, 3), "gray": (6, 4, 1), "volume": (3, 5, 4, 1),
-         "volume of two channels": (2, 3, 4, 2)}  # fmt: skip
+RANGES = {
+    "uint8": (0, 2**8),
+    "uint16": (0, 2**16),
+    "int16": (-(2**15), 2**15),
+    "float32": (-1000, 1000),
+}
+SIZES = {
+    "image": (5, 4, 3),
+    "gray": (6, 4, 1),
+    "volume": (3, 5, 4, 1),
+    "volume of two channels": (2, 3, 4, 2),
+}
 
 
 def samples(n, size, dtype):

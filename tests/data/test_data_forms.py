@@ -140,8 +140,13 @@ def lying(path, orientation):
     orientation says.
     """
     upright = np.arange(24, dtype=np.uint8).reshape(4, 6)
-    stored = {1: upright, 3: upright[::-1, ::-1], 6: np.rot90(upright), 8: np.rot90(upright, -1),
-        2: upright[:, ::-1]}[orientation]  # fmt: skip
+    stored = {
+        1: upright,
+        3: upright[::-1, ::-1],
+        6: np.rot90(upright),
+        8: np.rot90(upright, -1),
+        2: upright[:, ::-1],
+    }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)

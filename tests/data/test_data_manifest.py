@@ -9,7 +9,6 @@ from image_files import labels_of, write_nifti, write_series
 from PIL import Image
 
 import pomona
-from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import data_settings, from_arrays, from_clients, read
@@ -306,8 +305,13 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "1.png", 7)
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / folder / f"{k}.png" for k in range(6)] for folder in ("in", "masks"))
-    settings = data_settings(name="images", path="list.csv", classes=("a", "b", "c"),
-                             targets="segmentation", skip_bad=True)  # fmt: skip
+    settings = data_settings(
+        name="images",
+        path="list.csv",
+        classes=("a", "b", "c"),
+        targets="segmentation",
+        skip_bad=True,
+    )
     stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
     assert (stack.masks[:, 0, 0].tolist(), stack.rows.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
     assert (stack.masks.shape, stack.masks.dtype, len(stack.x)) == ((4, 4, 6), np.uint8, 4)
@@ -347,6 +351,7 @@ def masked(tmp_path):
 
 
 MASKED = {"targets": "segmentation", "classes": ("other", "vessel")}
+UNET = {"partition": "natural", "model": "unet", "rounds": 1, "lr": 0.05, "workers": 1}
 
 
 def test_masks_are_targets(masked):
@@ -383,21 +388,16 @@ def test_masks_are_targets(masked):
 
 
 def test_a_federation_of_masks_runs(masked, tmp_path):
-    data = {"name": "images", "path": str(masked), **MASKED, "classes": list(MASKED["classes"])}
-    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg-ft"},
-            "model": {"name": "unet"}}  # fmt: skip
-    result = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
+    data = {"name": "images", "path": masked, **MASKED}
+    result = pomona.run(None, tmp_path / "run", method="fedavg-ft", data=data, **UNET)
     assert result is not None
     assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == 2
 
 
 def test_the_record_lists_what_was_skipped(masked, tmp_path):
     (masked.parent / "in" / "3.png").write_bytes(b"?")
-    data = {"name": "images", "path": str(masked), **MASKED, "classes": list(MASKED["classes"]),
-            "skip_bad": True}  # fmt: skip
-    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg"},
-            "model": {"name": "unet"}}  # fmt: skip
-    run = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
+    data = {"name": "images", "path": masked, **MASKED, "skip_bad": True}
+    run = pomona.run(None, tmp_path / "run", method="fedavg", data=data, **UNET)
     lines = [note.text for note in run.notes if note.topic == "data"]
     assert [
         text in note

@@ -135,8 +135,8 @@ def test_a_volume_with_nan_is_named(tmp_path):
 )  # fmt: skip
 def test_dicom_values_are_those_of_the_modality(tmp_path, stored, bits, slope, shift, expected):
     raw = values(stored, (4, 3))
-    change = {"BitsStored": bits, "HighBit": bits - 1, "RescaleSlope": slope,
-              "RescaleIntercept": shift}  # fmt: skip
+    change = {"BitsStored": bits, "HighBit": bits - 1}
+    change |= {"RescaleSlope": slope, "RescaleIntercept": shift}
     x = pixels(write_dicom(tmp_path / "1.dcm", raw, **change))
     assert x.dtype == expected
     np.testing.assert_array_equal(x[..., 0], raw.astype(float) * (slope or 1) + (shift or 0))

@@ -34,8 +34,8 @@ def test_tables_in_any_order_and_type(tmp_path, save, order, dtype):
 
 
 def test_test_part_and_names(tmp_path):
-    arrays = {"x_train": X, "y_train": Y, "x_test": X[:2] + 100, "y_test": Y[:2],
-              "classes": np.array(["a", "b", "c"])}  # fmt: skip
+    arrays = {"x_train": X, "y_train": Y, "x_test": X[:2] + 100, "y_test": Y[:2]}
+    arrays["classes"] = np.array(["a", "b", "c"])
     data = load(tmp_path, arrays)
     assert (data.n_train, len(data), data.classes) == (4, 6, ("a", "b", "c"))
     assert data.notes == ()

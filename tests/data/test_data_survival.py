@@ -155,8 +155,13 @@ def test_settings_that_do_not_fit(tmp_path):
 
 def test_with_privacy_edges_are_given_and_not_learnt(tmp_path):
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-4}
-    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments", "training-loss",
-                              "unlimited-epsilon"]  # fmt: skip
+    privacy["acknowledge"] = [
+        "sample-counts",
+        "metrics",
+        "feature-moments",
+        "training-loss",
+        "unlimited-epsilon",
+    ]
     data = settings(csv(tmp_path, *ROWS)).model_dump(exclude_unset=True)
     run = {"clients": 2, "lr": 0.1, "model": "logistic", "method": "fedavg", "privacy": privacy}
     with pytest.raises(ConfigError, match=r"data\.time_edges must be given"):

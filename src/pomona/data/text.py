@@ -25,9 +25,11 @@ from pomona.storage.mapped_array import allocate
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # FIRST_WORD: id of the first word
 BLOCK = 1 << 14  # texts processed at a time
-# marks are parts of letters: vowels of Hindi and Thai, accents of no composed form
-MARKS = "".join(c for c in map(chr, range(2**16)) if category(c) in {"Mn", "Mc"})
-_WORD_PATTERN = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
+# marks are parts of letters: vowels of Hindi and Thai, accents of no composed form; above them are
+# selectors of a letter's form
+MARKS = "".join(c for c in map(chr, range(0xFE00)) if category(c) in {"Mn", "Mc"})
+# joiners are parts of words inside them only
+_WORD_PATTERN = re.compile(rf"\w(?:[\w{MARKS}]|[\u200c\u200d](?=[\w{MARKS}]))*")
 
 
 def tokens(text: str) -> list[str]:
