@@ -91,6 +91,18 @@ def test_other_usual_names_of_training_and_test_folders(tmp_path, train, test, p
     assert (len(data.x), len(data.x) - data.n_train) == (12 * sites, 2 * sites)
 
 
+def test_parts_unpacked_into_folders_of_their_names(tmp_path):
+    """training_set/training_set/CLASS: the inner folder is no site; test/test is a class if other
+    classes are beside it.
+    """
+    tree(tmp_path / "twice", "train/train/a+b", n=3)
+    tree(tmp_path / "twice", "test/test/a+b", n=1)
+    data = dataset(tmp_path / "twice")
+    assert (data.classes, len(data), data.n_train, data.owners) == (("a", "b"), 8, 6, None)
+    tree(tmp_path / "once", "train+test/control+test", n=2)
+    assert dataset(tmp_path / "once").classes == ("control", "test")
+
+
 def test_parts_inside_classes(tmp_path):
     tree(tmp_path, "a+b/train", n=3)
     tree(tmp_path, "a+b/test", n=1)

@@ -365,8 +365,15 @@ def test_a_calibration_of_imagej_is_noted(tmp_path):
 def test_what_gdal_says_of_values_is_noted(tmp_path):
     """Its tags are texts: of the value of gaps, and XML with a scale and an offset."""
     item = '<Item name="SCALE" sample="0" role="scale">{}</Item>'.format
-    tags = [(42113, "s", 0, "-9999", True), (42112, "s", 0, item("0.1"), True)]
-    text = notes(written(tmp_path, GRAY, extratags=tags))
+    gap = lambda text: (42113, "s", 0, text, True)  # noqa: E731
+    tags = [gap("-9999"), (42112, "s", 0, item("0.1"), True)]
+    text = notes(
+        written(tmp_path, np.pad(GRAY.astype("f4"), 1, constant_values=-9999), extratags=tags)
+    )
     assert "pixels of -9999 are gaps (GDAL_NODATA), but count as this number" in text
     assert "a scale of the values" in text
     assert not notes(written(tmp_path, GRAY, extratags=[(42112, "s", 0, item("1"), True)]))
+    for absent in ("-9999", "nan", "1e300", "none"):  # no pixel has it
+        assert not notes(written(tmp_path, GRAY.astype(np.float32), extratags=[gap(absent)]))
+    unreadable = [(42112, "s", 0, item("a tenth"), True)]
+    assert "a scale of the values" in notes(written(tmp_path, GRAY, extratags=unreadable))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -296,16 +297,26 @@ def _channels(tiff: Any) -> str:
     return bounds.plain(", ".join(names), 80) if all(names) else ""
 
 
+def _number(text: str) -> float:
+    """Return the number of a text; NaN for other texts."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
 def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
     """Return a remark on everything that is dropped, turned, scaled or rounded."""
     page, copies = tiff.series[0].keyframe, _copies(tiff)
     gap = bounds.plain(str(page.tags.valueof("GDAL_NODATA", "")), 40)
+    with np.errstate(over="ignore"):  # it may be no number of the pixels' type
+        has_gaps = bool(gap) and bool((_array(tiff, layout) == _number(gap)).any())
     factors = GDAL_SCALE.findall(str(page.tags.valueof("GDAL_METADATA", "")))
     is_scaled = "cf" in (tiff.imagej_metadata or {}) or any(
-        float(number) != (role == "scale") for role, number in factors
+        _number(text) != (role == "scale") for role, text in factors
     )
     remarks = {
-        f"pixels of {gap} are gaps (GDAL_NODATA), but count as this number: fill them": bool(gap),
+        f"pixels of {gap} are gaps (GDAL_NODATA), but count as this number: fill them": has_gaps,
         "a scale of the values (ImageJ, GDAL) is not applied: they are as stored": is_scaled,
         f"{copies} smaller copies or masks in the file are not read": copies > 0,
         pictures.ALPHA: bool(layout.alpha),

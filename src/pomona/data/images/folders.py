@@ -234,7 +234,7 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
         roles, inner = dict.fromkeys(tree, TRAIN), {names: names for names in tree}
     else:
         roles = _roles(tree, level)
-        inner = {names: (*names[:level], *names[level + 1 :]) for names in tree}
+        inner = _without_roles(roles, level)
     folders = {
         Path(*names)
         for names, role in roles.items()
@@ -245,6 +245,15 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
         for names, paths in tree.items()
         for path in paths
     )
+
+
+def _without_roles(roles: Mapping[Names, int], level: int) -> dict[Names, Names]:
+    """Return the names of each folder without that of train/, val/ or test/ at a level, and without
+    a second one like it: archives are often unpacked into a folder of their name, train/train/.
+    """
+    deep = [names for names, role in roles.items() if role != OUTSIDE and len(names) > level + 1]
+    start = level + 1 + all(names[level] == names[level + 1] for names in deep)
+    return {names: (*names[:level], *names[start:]) for names in roles}
 
 
 def _roles(tree: Iterable[Names], level: int) -> dict[Names, int]:

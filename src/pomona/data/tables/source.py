@@ -23,11 +23,16 @@ Source = Path | Frame
 
 
 def unread_tables(paths: Sequence[Source], folder: Path | None) -> list[str]:
-    """Report tables of a ``folder`` that are not among the ``paths`` of its train and test."""
+    """Report tables of a ``folder`` that are not among the ``paths`` of its train and test, but
+    have a suffix of these: a README.txt is no table.
+    """
     top = paths[0].parent if isinstance(paths[0], Path) else None
     if not top or not folder or top != expanded(folder):
         return []
-    unread = [path for path in formats.part_files(top) if not {path, *path.parents} & {*paths}]
+    tables = formats.part_files(top)
+    used = {path for path in tables if {path, *path.parents} & {*paths}}
+    suffixes = {*map(formats.suffix, used)}
+    unread = [path for path in tables if path not in used and formats.suffix(path) in suffixes]
     names = listed([path.relative_to(top).as_posix() for path in unread])
     line = f"not read, since neither train nor test: {names}; validation rows are drawn from train"
     return [line] if unread else []
