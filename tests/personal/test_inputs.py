@@ -324,6 +324,13 @@ def test_images_are_brought_to_the_models_form(tmp_path, picture):
     assert (x == 200).all()
 
 
+def test_images_of_one_value_are_noted_if_most_are(picture):
+    blank, other = np.zeros((8, 8, 1), np.uint8), np.eye(8, dtype=np.uint8)[..., None]
+    note = read(np.stack([blank, blank + 9, other]), picture.about).note
+    assert note == "2 of 3 images have one value in all pixels; check them"
+    assert read(np.stack([blank, other]), picture.about).note == ""
+
+
 def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, picture):
     header = "{'descr': '|u1', 'fortran_order': False, 'shape': (70368744177664, 8, 8), }"
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:

@@ -213,16 +213,17 @@ def test_numbers_are_distant_from_those_of_the_models_own_client(tmp_path):
 
 
 def test_markers_of_gaps_below_a_column_that_spreads_widely_are_noted(tmp_path):
-    """-9 is 2 standard deviations from the mean, and the only number below 0; 77 may be an age, and
-    -1 a change, where numbers below 0 are usual.
+    """-9 is 2 standard deviations from the mean, and the only number below 0; 77 may be an age, -7
+    degrees, and -1 a change, where numbers below 0 are usual.
     """
     draw = np.random.default_rng(5)
-    ranges = {"ldh": (20, 400), "age": (20, 95), "change": (-12, 12)}
+    ranges = {"ldh": (20, 400), "age": (20, 95), "change": (-12, 12), "degrees": (-9, 25)}
     rows = pd.DataFrame({name: draw.integers(*ends, 200) for name, ends in ranges.items()})
     rows.assign(y=np.arange(200) % 2).to_csv(tmp_path / "rows.csv", index=False)
     data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
     run = pomona.run(method="fedavg", data=data, clients=2, rounds=1, lr=0.1)
     cells = {"ldh": [50, 70, 300, -9, -9], "age": [40, 45, 50, 77, 77], "change": [-1, -1, 2, 5, 8]}
+    cells["degrees"] = [3, 5, 9, 2, -7]
     note = read(pd.DataFrame(cells), PersonalModel.of(run, 0).about).note
     assert note.count("below most training rows") == 1
     assert "column ldh: 2 of 5 rows have -9, below most" in note

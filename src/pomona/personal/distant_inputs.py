@@ -16,6 +16,7 @@ DISTANT_SINGLE = 10.0  # the same for a single row: one in 100
 DISTANT_MARKER = 1.8  # the same below the mean for a number that often marks a gap
 UNIT_FACTOR = 10.0  # glucose in mg/dl is 18 times that in mmol/l
 REPEATED_DIGITS = -66  # no measurement by chance
+WIDE = 20.0  # deviation of numbers that are seldom just -7, -8 or -9
 FEW_ROWS = 5  # in which no number is far from the others
 PIXELS = 100_000  # of an image that are enough
 LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of the training's
@@ -100,16 +101,20 @@ def _negative_markers(
         low = values < mean - DISTANT_MARKER * deviation
         return marked & (low | (values <= REPEATED_DIGITS))
     distant = np.isin(values, outside(values) if marked.any() else ())
-    return marked & (distant | ((remaining >= 0).all() & (values < -1)))
+    # not degrees Celsius, which may be -7 in one row of five
+    seldom_negative = deviation > WIDE or mean > 2 * deviation
+    if seldom_negative and (remaining >= 0).all():
+        distant |= values < -1
+    return marked & distant
 
 
 def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     """Return a remark on images x (n, ..., C) above 8 bits whose pixels lie elsewhere than those of
     the training, such as none below 0 where most were, or spread over much more or less; one of a
-    single value may be empty.
+    single value may be empty. Of 8 bits, on images of one value if most are.
     """
     if metadata.dtype == "uint8" or not len(x):
-        return []
+        return _blank(x)
     pixels = [row.reshape(-1, x.shape[-1])[:: max(1, row.size // PIXELS)] for row in x]
     mean, deviation = (
         np.array([f(values, axis=0, dtype=np.float64) for values in pixels])
@@ -130,6 +135,13 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         f"mean {digits(mean[row, channel])} and deviation {digits(deviation[row, channel])}, in "
         f"training {expected[0]} and {expected[1]}; do they have another unit or scale?"
     ]
+
+
+def _blank(x: NDArray[Any]) -> list[str]:
+    """Return a remark on images x (n, ...) if most have one value in all pixels."""
+    count = sum(not np.ptp(image) for image in x)
+    line = f"{count} of {len(x)} images have one value in all pixels; check them"
+    return [line] * (2 * count > len(x))
 
 
 def _column_types(metadata: ModelMetadata, width: int) -> list[str]:
