@@ -207,6 +207,11 @@ def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
     (tmp_path / "again.toml").write_text(stdout)
     _, second, _ = call(capsys, "run", "apple", tmp_path / "again.toml", "--dry-run")
     assert second == stdout
+    text = "age\N{NO-BREAK SPACE}(years)"  # a name of a column, with a character that is not shown
+    tree = {"data.name": "table", "data.path": "x.csv", "data.label_column": text}
+    words = [f"{key}={json.dumps(value)}" for key, value in tree.items()]
+    _, stdout, _ = call(capsys, "run", "fedavg", *words, "--dry-run")
+    assert tomllib.loads(stdout)["data"]["label_column"] == text
 
 
 def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
@@ -220,9 +225,10 @@ def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
     code, stdout, _ = call(capsys, "compare", recorded)
     assert code == 0
     assert "APPLE" in stdout
-    code, stdout, _ = call(capsys, "report", recorded, "--out", tmp_path)
+    folder = tmp_path / "\N{IDEOGRAPHIC SPACE}1"  # in names of Japanese folders
+    code, stdout, _ = call(capsys, "report", recorded, "--out", folder)
     assert code == 0
-    assert Path(stdout.strip()) == tmp_path / "report.html"
+    assert Path(stdout.removesuffix("\n")) == folder / "report.html"
 
 
 @pytest.mark.parametrize(

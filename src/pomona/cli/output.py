@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from datetime import date
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from threading import Timer
 from time import monotonic
 from typing import Annotated, Any
@@ -109,14 +109,18 @@ def print_table(table: Table) -> None:
     stdout.print(laid_out(table))
 
 
-def respond(as_json: bool, value: Any, *lines: str | Table) -> None:
-    """Print the answer of a command: ``value`` for programs, or lines and tables for people."""
+def respond(as_json: bool, value: Any, *lines: str | Table | Path) -> None:
+    """Print the answer of a command: ``value`` for programs, or lines and tables for people; paths,
+    which go into other commands, as they are.
+    """
     if as_json:
         emit(value)
         return
     for line in lines:
         if isinstance(line, Table):
             print_table(line)
+        elif isinstance(line, Path):
+            print(line)
         else:
             echo(line)
 

@@ -364,7 +364,7 @@ def export_model(
     if card is None:
         echo_stderr(f"note: no card for {path}: {model} has none, or one of an earlier round")
     metadata = {"client": net.about.client, "model": net.about.model, "inputs": inputs(net)}
-    respond(json, {"written": path, **metadata}, str(path))
+    respond(json, {"written": path, **metadata}, path)
 
 
 def client_index(client: str, names: Sequence[str]) -> int:

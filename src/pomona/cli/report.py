@@ -151,7 +151,7 @@ def report(
 
             pages = [write(results, folder or runs[0], formats)]
     scenario_pages = {"scenarios": pages[1:]} if pages[1:] else {}
-    respond(json, {"report": pages[0], **scenario_pages}, *map(str, pages))
+    respond(json, {"report": pages[0], **scenario_pages}, *pages)
 
 
 def _is_bench(runs: tuple[Path, ...]) -> bool:

@@ -83,7 +83,10 @@ def run(
     formats = _figure_formats(figures, report)
     config = _config(method, words, scenario_options(data, data_dir, partition))
     if dry_run:
-        respond(json, config.tree(), *config.toml().splitlines())
+        if json:
+            emit(config.tree())
+        else:
+            print(config.toml(), end="")
         return
     from pomona.cli import run_outcome
     from pomona.results.web.report_page import write
