@@ -118,17 +118,20 @@ def run(
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread, since workers are processes; the caller's number is restored."""
+def _as_in_workers() -> Iterator[None]:
+    """Compute with one thread, since workers are processes, and with gradients, which a caller's
+    ``no_grad`` turns off; the caller's settings are restored.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.enable_grad():
+            yield
     finally:
         torch.set_num_threads(threads)
 
 
-@_one_thread()
+@_as_in_workers()
 def simulate(
     scenario: Scenario, folder: Path | None = None, callback: object = None, resume: bool = False
 ) -> Result:

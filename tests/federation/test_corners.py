@@ -235,6 +235,18 @@ def test_who_diverges_is_told_of_every_rate_that_may_be_meant(method, settings, 
         pomona.run(tiny(method, settings, rounds=1, lr=1e30))
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("fedtgp", {}), ("pfedfda", {}), ("fedavg", {"engine": "stacked"}), ("per-fedavg", {})],
+)
+def test_a_caller_without_gradients_trains_the_same(method, settings):
+    config = tiny(method, rounds=1, workers=1, **settings)
+    with torch.no_grad():
+        result = pomona.run(config)
+        assert not torch.is_grad_enabled()
+    assert result.evaluations == pomona.run(config).evaluations
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_number_that_no_record_can_hold_is_one_line(value):
     record = RunRecord(None, {})

@@ -199,7 +199,6 @@ class TorchObjective(Objective):
         """Return the run's own per-sample losses (b,)."""
         return self._criterion(outputs, targets)
 
-    @torch.enable_grad()  # in a caller's no_grad, too
     def _autograd(
         self,
         x: Tensor,

@@ -54,16 +54,18 @@ def network(task: PartitionTask, rows: Rows, epochs: int) -> Vectors:
     hidden, weights = _hidden(dataset, rng)
     head = _weight(rng, WIDTH, len(dataset.classes))
     optimizer = torch.optim.Adam([*weights, head], lr=1e-3)
-    for _ in range(epochs):
-        order = rng.permutation(task.train)
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
-            loss = cross_entropy(
-                relu(hidden(inputs(dataset, batch))) @ head, torch.from_numpy(task.labels[batch])
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    with torch.enable_grad():  # in a caller's no_grad, too
+        for _ in range(epochs):
+            order = rng.permutation(task.train)
+            for start in range(0, len(order), BATCH):
+                batch = order[start : start + BATCH]
+                loss = cross_entropy(
+                    relu(hidden(inputs(dataset, batch))) @ head,
+                    torch.from_numpy(task.labels[batch]),
+                )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
     with torch.no_grad():
         batches = [
             hidden(inputs(dataset, rows[s : s + BATCH])).numpy() for s in range(0, len(rows), BATCH)

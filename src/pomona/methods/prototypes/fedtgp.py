@@ -103,7 +103,6 @@ def server(settings: FedTGP) -> base.Server:
     ) -> base.Downlink:
         return class_means.downlink(state.values, len(ids))
 
-    @torch.enable_grad()  # in a caller's no_grad, too
     def aggregate(
         state: Prototypes,
         uplink: base.Uplink,
