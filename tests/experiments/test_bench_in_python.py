@@ -11,6 +11,7 @@ import pomona
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import from_arrays, from_clients
 from pomona.experiments import bench_gains, load
+from pomona.metrics import METRICS
 from pomona.record.paired_gain import ExcludedClient, Gain
 from pomona.results.comparison import comparison
 from pomona.results.gain_presentation import EXCLUSION
@@ -129,6 +130,12 @@ def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
         pomona.bench(["aple"], tmp_path / "b", data="digits")
     with pytest.raises(ConfigError, match="unknown key 'rouns'"):
         pomona.bench(["apple"], tmp_path / "b", rouns=3)
+
+
+def test_a_gain_has_the_decimals_of_its_interval():
+    row = {"gain": 0.5, "low": -9.1234, "high": 10.1234, "verdict": "cannot tell"}
+    cells = bench_gains.gain_cells(row, METRICS["mae"])
+    assert cells == ["+0.50", "-9.12 to +10.12", "cannot tell"]
 
 
 def test_verdicts_of_a_scenario_hold_together(bench, monkeypatch):

@@ -660,6 +660,9 @@ def test_losses_that_differ_are_told_and_drawn_apart() -> None:
     assert "minimise different losses (auto and mine:w)" in warned(pair)
     assert len(curves(runs(pair)).figure.axes) == 2  # without losses on record, as in private runs
     assert curves(runs(pair)).title == "Accuracy over the rounds"
+    pair[0] = replace(pair[0], rounds=result("fedavg", n=2, rounds=1).rounds)
+    texts = [[text.get_text() for text in ax.texts] for ax in curves(runs(pair)).figure.axes]
+    assert ["not on record" in words for words in texts] == [False, False, True, False]
 
 
 def test_answers_off_by_their_error() -> None:

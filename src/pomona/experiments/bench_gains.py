@@ -113,12 +113,12 @@ def _folders(folder: Path, result: Results) -> dict[int, Path]:
 
 def gain_cells(row: Mapping[str, Any], judge: Metric) -> list[str]:
     """Return a record's gain, interval and verdict, or the reason why it has none, as text."""
-    interval = judge.numbers([row[end] for end in ("low", "high") if row[end] is not None], "+")
-    return [
-        judge.gap(row["gain"]),
-        " to ".join(interval) or PLACEHOLDER,
-        row["verdict"] or row["reason"],
-    ]
+    reading = row["verdict"] or row["reason"]
+    if row["gain"] is None:
+        return [PLACEHOLDER, PLACEHOLDER, reading]
+    ends = [row[end] for end in ("low", "high") if row[end] is not None]
+    gain, *limits = judge.numbers([row["gain"], *ends], "+")
+    return [gain + judge.unit_of_gaps, " to ".join(limits) or PLACEHOLDER, reading]
 
 
 def html(folder: Path, results: Results, base: str) -> str:

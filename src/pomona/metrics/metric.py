@@ -82,11 +82,14 @@ class Metric:
         """Format a value for display: "95.47 %", "0.731"; "-" for None."""
         return self.number(value) + (" %" if self.percent and value is not None else "")
 
+    @property
+    def unit_of_gaps(self) -> str:
+        """The unit of a difference of two values, after a blank; empty for none."""
+        return " percentage points" if self.percent else ""
+
     def gap(self, value: float | None) -> str:
-        """Format a difference of two values: "+0.09 percentage points", "+0.046"."""
-        return self.number(value, "+") + (
-            " percentage points" if self.percent and value is not None else ""
-        )
+        """Format a difference of two values: "+0.09 percentage points", "+0.046"; "-" for None."""
+        return self.number(value, "+") + self.unit_of_gaps * (value is not None)
 
     def better(self, a: float | None, b: float | None) -> bool:
         """Return whether a is strictly better than b; any value is better than None."""

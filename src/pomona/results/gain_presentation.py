@@ -126,8 +126,7 @@ def interval_text(metric: Metric, gain: Gain) -> str:
 def measured(metric: Metric, gain: Gain) -> str:
     """Format a gain, ``+0.078 (95 % interval +0.021 to +0.135)``."""
     value, _ = value_and_interval(metric, gain)
-    unit = " percentage points" if metric.percent else ""
-    return f"{value}{unit} ({interval_text(metric, gain)})"
+    return f"{value}{metric.unit_of_gaps} ({interval_text(metric, gain)})"
 
 
 def evidence(run: Run, gain: Gain) -> str:

@@ -1,7 +1,7 @@
 """Significance of differences between methods, and tables of them: ranks, Friedman, critical
 difference, Wilcoxon's test with Holm's steps.
 
-J. Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006; pairwise
+J. Demšar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006; pairwise
 Wilcoxon tests with Holm's correction in place of Nemenyi's: A. Benavoli, G. Corani, F. Mangili,
 "Should We Really Use Post-Hoc Tests Based on Mean-Ranks?", JMLR 17, 2016.
 """
@@ -34,7 +34,7 @@ def critical_difference(methods: int, blocks: int) -> float:
     """Return the difference of mean ranks that is significant by Nemenyi's test: q sqrt(k (k + 1) /
     (6 B)).
 
-    Demsar, section 3.2.2: q is the studentized range at infinite degrees of freedom over sqrt(2).
+    Demšar, section 3.2.2: q is the studentized range at infinite degrees of freedom over sqrt(2).
     """
     from scipy import stats  # late: a second, not needed for a page of one run
 

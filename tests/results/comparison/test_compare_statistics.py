@@ -10,6 +10,12 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from pomona.results.significance import cliques, critical_difference, holm, ranking, ranks
+from pomona.results.text.discussion import _ordinal
+
+
+def test_places_are_written_as_in_sentences():
+    places = {1: "first", 3: "third", 4: "4th", 11: "11th", 13: "13th", 21: "21st", 112: "112th"}
+    assert {place: _ordinal(place) for place in places} == places
 
 
 def test_the_highest_is_first_and_equal_values_share_their_ranks():
@@ -28,7 +34,7 @@ def test_ranks_of_a_block_sum_to_k_k_plus_1_over_2(values):
     assert ranks(values).sum(axis=1) == pytest.approx(k * (k + 1) / 2)
 
 
-# q at 5 %, Demsar 2006, table 5 (a).
+# q at 5 %, Demšar 2006, table 5 (a).
 @pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (10, 3.164)])
 def test_critical_differences_are_those_of_demsars_table(k, q):
     assert critical_difference(k, 14) == pytest.approx(q * sqrt(k * (k + 1) / (6 * 14)), rel=5e-4)

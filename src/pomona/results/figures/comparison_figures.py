@@ -29,7 +29,7 @@ WIDTH = 0.5
 
 
 def diagram(ranking: Ranking) -> ReportFigure:
-    """Draw mean ranks on a line; bars join methods that do not differ (Demsar 2006, figure 1)."""
+    """Draw mean ranks on a line; bars join methods that do not differ (Demšar 2006, figure 1)."""
     k = len(ranking.methods)
     fits = ranking.difference <= k - 1
     rows_a_side = (k + 1) // 2

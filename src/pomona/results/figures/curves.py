@@ -62,6 +62,9 @@ def curves(runs: list[Run]) -> ReportFigure | None:
             rows += _run(upper, lower, run)
         for ax in upper:
             plot.name_ends(ax, _points_by_label(group, _losses))
+            if not any(map(_losses, group)):
+                ax.text(0.5, 0.5, "not on record", transform=ax.transAxes, ha="center")
+                ax.set_yticks([])
         plot.name_ends(lower, _points_by_label(group, _tests))
         _titles(upper, lower, group[0], runs)
     if not rows:

@@ -227,7 +227,7 @@ def rank_table(ranking: Ranking) -> Table:
         )
     note = (
         f"Mean rank over {ranking.blocks} scenarios that all these methods have (1 is best). "
-        f"{friedman}Nemenyi's critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar "
+        f"{friedman}Nemenyi's critical difference at 5 %: {ranking.difference:.2f} ranks (Demšar "
         "2006). Pairs are compared by Wilcoxon's signed-rank test over scenarios with Holm's "
         f"correction at 5 %.{reach}"
     )

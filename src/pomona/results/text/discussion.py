@@ -180,7 +180,10 @@ def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:
 
 
 def _ordinal(rank: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(rank, f"{rank}th")
+    """Return first, second or third, else 4th, 11th, 21st, 102nd."""
+    teens = 10 < rank % 100 < 14
+    ending = "th" if teens else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return {1: "first", 2: "second", 3: "third"}.get(rank, f"{rank}{ending}")
 
 
 def _level(

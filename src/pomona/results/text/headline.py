@@ -68,8 +68,7 @@ def _change(contest: Contest, mean: Gain) -> str:
     """Return the gain or loss of the best run, with its interval and reservations."""
     run, base, metric = contest.gains.run, contest.gains.base, contest.gains.run.metric
     few = few_clients(contest.gains)
-    value, _ = value_and_interval(metric, mean)
-    unit = " percentage points" if metric.percent else ""
+    value = value_and_interval(metric, mean)[0].lstrip(f"+{MINUS}")
     reservations = [
         f"mean of {few}clients" if few else "",
         "" if metric.higher else "less is better",
@@ -78,6 +77,6 @@ def _change(contest: Contest, mean: Gain) -> str:
     ]
     return (
         f"{contest.best} {'gains' if mean.value >= 0 else 'loses'} "
-        f"{value.lstrip(f'+{MINUS}')}{unit} in {metric.title} against training alone "
+        f"{value}{metric.unit_of_gaps} in {metric.title} against training alone "
         f"({'; '.join(filter(None, reservations))})"
     )
