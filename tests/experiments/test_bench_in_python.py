@@ -11,7 +11,7 @@ import pomona
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import from_arrays, from_clients
 from pomona.experiments import bench_gains, load
-from pomona.metrics import METRICS
+from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import ExcludedClient, Gain
 from pomona.results.comparison import comparison
 from pomona.results.gain_presentation import EXCLUSION

@@ -237,7 +237,7 @@ def test_who_diverges_is_told_of_every_rate_that_may_be_meant(method, settings, 
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("fedtgp", {}), ("pfedfda", {}), ("fedavg", {"engine": "stacked"}), ("per-fedavg", {})],
+    [("fedtgp", {}), ("pfedfda", {}), ("fedavg", {"rows_per_call": 4}), ("per-fedavg", {})],
 )
 def test_a_caller_without_gradients_trains_the_same(method, settings):
     config = tiny(method, rounds=1, workers=1, **settings)
