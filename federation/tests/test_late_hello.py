@@ -65,6 +65,14 @@ def test_a_node_that_was_restarted_answers_the_second_hello(asking):
     assert asking.at(2.0 + RESTART, _2="north").nodes == {0: NODE}
 
 
+def test_a_node_that_ends_at_each_hello_is_asked_less_and_less_often(asking):
+    """One without the memory for its data would read them again every few seconds."""
+    for second in range(3600):
+        asking.at(second, **{f"_{len(asking.sent)}": Undelivered(Reason.WORKER_ENDED, "", True)})
+    # after 5, 10, 20, 40 and 80 s, and then every 120 s
+    assert 30 < len(asking.sent) < 40
+
+
 def test_a_silent_node_has_two_hellos_at_most(asking):
     for second in range(0, int(LIFETIME), 10):
         asking.at(second)

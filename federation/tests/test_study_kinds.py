@@ -189,6 +189,21 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     assert any("differs from what its model was trained on" in reason for reason in refused)
 
 
+def test_a_file_of_data_may_be_moved_in_a_study(federation):
+    """What is pinned at the first task has no path."""
+    kit, hashes = federation.kits / "silo-1", set()
+    file = tomllib.loads((kit / "silo.toml").read_text())
+    section = {key: value for key, value in file["data"].items() if key != "clients"}
+    for name in ("before.npz", "after.npz"):
+        (kit / "data/train.npz").rename(kit / "data" / name)
+        (kit / "silo.toml").write_text(
+            tomli_w.dumps(file | {"data": {**section, "path": f"data/{name}"}})
+        )
+        hashes.add(Silo(kit).local.partition.sha256)
+        (kit / "data" / name).rename(kit / "data/train.npz")
+    assert len(hashes) == 1
+
+
 def test_an_evaluation_that_does_not_fit_is_refused_when_it_is_submitted(federation):
     submit = StudyQueue(federation.server).submit
     with pytest.raises(ConfigError, match="no silo has a model"):

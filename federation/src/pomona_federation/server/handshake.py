@@ -32,7 +32,7 @@ from pomona_federation.versions import Versions, installed, note, require_begun
 
 NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds until a silent node is asked again, as it may have been restarted
-RESTART = 5.0  # seconds until one is whose process ended: the first round does not wait for long
+RESTART = 5.0  # seconds until one is whose process ended, doubled by each further end
 LIFETIME = 600.0  # seconds in which an answer counts: a process starts, and its data is read
 MAX_PENDING = 2  # hellos in transit to a node: it answers one after the other
 
@@ -78,17 +78,15 @@ class Handshake:
     round: int = 0
     turned_away: dict[str, UnusedUplink] = field(default_factory=dict)
     _retry_at: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
+    _delays: dict[int, float] = field(default_factory=dict)  # node -> the last one after an end
     _open: dict[str, OpenHello] = field(default_factory=dict)  # by ticket
     _previous: Mapping[ClientId, int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the silos' nodes from before a restart."""
-        nodes = read_json(
-            KnownNodes, self._file, remedy="remove it: silos are asked again who they are"
-        )
-        self._previous = {
-            client: int(node) for client, node in (nodes or KnownNodes()).nodes.items()
-        }
+        remedy = "remove it: silos are asked again who they are"
+        known_nodes = read_json(KnownNodes, self._file, remedy=remedy) or KnownNodes()
+        self._previous = {client: int(node) for client, node in known_nodes.nodes.items()}
 
     @property
     def _file(self) -> Path:
@@ -150,7 +148,10 @@ class Handshake:
         """Assign a node its silo's client id, by the key that signed."""
         pending = self._open.pop(ticket)
         if isinstance(message, Undelivered) and message.retry:
-            self._retry_at[pending.node] = monotonic() + RESTART
+            # a silo may lack the memory for its data: each attempt reads them again
+            delay = min(2 * self._delays.get(pending.node, RESTART / 2), TIMEOUT)
+            self._delays[pending.node] = delay
+            self._retry_at[pending.node] = monotonic() + delay
         if isinstance(message, Undelivered) or pending.node in self.nodes.values():
             return
         try:
@@ -189,10 +190,8 @@ class Handshake:
         self.nodes[client] = node
         for sender in (reply.silo, f"node {node}"):
             self.turned_away.pop(sender, None)
-        write_json(
-            self._file,
-            KnownNodes(nodes={p: str(n) for p, n in {**self._previous, **self.nodes}.items()}),
-        )
+        nodes = {place: str(n) for place, n in {**self._previous, **self.nodes}.items()}
+        write_json(self._file, KnownNodes(nodes=nodes))
         self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
 
     def _turn_away(self, sender: str, fault: UnusableError) -> None:

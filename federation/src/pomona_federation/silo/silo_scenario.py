@@ -82,7 +82,8 @@ def own_scenario(
     settings = _config(silo, terms, method)
     dataset = own_data(settings.data, terms.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed, member)
-    scenario = Scenario(settings, noted(dataset, partition), partition)
+    recipe = {**partition.recipe, "data": "clients"}  # not a path: files may be moved in a study
+    scenario = Scenario(settings, noted(dataset, partition), replace(partition, recipe=recipe))
     scenario.check(agreed_reader=True)
     return scenario
 
