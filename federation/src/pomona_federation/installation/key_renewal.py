@@ -137,15 +137,8 @@ def use(
     state = folder / "state"
     with locked(state):
         route = ServerRoute.of_kit(folder, silo, federation)
-        membership = query(
-            replace(
-                route,
-                certificate=ClientCertificate(tls_certificate, private)
-                if route.certificate
-                else None,
-            ),
-            private,
-        )
+        pair = ClientCertificate(tls_certificate, private) if route.certificate else None
+        membership = query(replace(route, certificate=pair), private)
         if membership != "member":
             raise ProtocolError(
                 f"the server does not confirm that it knows this key ({membership}); is it up, "

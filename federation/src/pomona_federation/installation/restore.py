@@ -53,16 +53,13 @@ def privacy_known(kit: Path) -> list[str]:
 def effective(manifest: Backup) -> list[str]:
     """Names of a backup's files that run or decide in a kit, without the app of this release."""
     release = {name: hashlib.sha256(data).hexdigest() for name, data in app().items()}
-    return [
-        name
-        for name, entry in manifest.files.items()
-        if name.endswith(CODE)
-        or any(
-            contents.fits(contents.without_study(PurePosixPath(name)), pattern)
-            for pattern in EFFECTIVE
-        )
-        if release.get(name) != entry.sha256
-    ]
+    names = [name for name, entry in manifest.files.items() if release.get(name) != entry.sha256]
+    paths = {name: contents.without_study(PurePosixPath(name)) for name in names}
+
+    def takes_effect(name: str) -> bool:
+        return any(contents.fits(paths[name], pattern) for pattern in EFFECTIVE)
+
+    return [name for name in names if name.endswith(CODE) or takes_effect(name)]
 
 
 def restore(

@@ -59,20 +59,14 @@ def draws_validation(scenario: Scenario) -> bool:
     if dataset.groups or dataset.times is not None or scenario.partition.targets:
         return False
     labels, share = class_numbers(dataset), scenario.config.data.validation_share
-    return all(
-        np.array_equal(
-            rows.validation,
-            hold_out(
-                np.union1d(rows.train, rows.validation),
-                labels,
-                share,
-                stream(seed, "partition.validation", i),
-                None,
-                None,
-            ),
-        )
-        for i, rows in enumerate(scenario.partition.clients)
-    )
+
+    def drawn_rows(i: int, rows: ClientRows) -> NDArray[np.int64]:
+        union = np.union1d(rows.train, rows.validation)
+        draws = stream(seed, "partition.validation", i)
+        return hold_out(union, labels, share, draws, None, None)
+
+    clients = enumerate(scenario.partition.clients)
+    return all(np.array_equal(rows.validation, drawn_rows(i, rows)) for i, rows in clients)
 
 
 def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:

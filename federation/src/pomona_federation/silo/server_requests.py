@@ -273,13 +273,11 @@ def signed(key: Path) -> dict[str, str]:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
     private_key, timestamp = keys.private_key(key), now().isoformat()
+    public_key = private_key.public_key()
+    signature = sign_message(private_key, timestamp.encode())
     return {
-        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(
-            public_key_to_bytes(private_key.public_key())
-        ).decode(),
-        FLEET_HTTP_SIGNATURE_HEADER: b64encode(
-            sign_message(private_key, timestamp.encode())
-        ).decode(),
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(public_key)).decode(),
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
         TIMESTAMP_HEADER: timestamp,
     }
 

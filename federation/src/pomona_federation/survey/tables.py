@@ -186,17 +186,13 @@ def categories(result: SurveyResult) -> Table:
         for column, by_silo in categorical.items()
         for name, n in pooled_names(by_silo.values()).most_common()
     ]
+
+    def cell(column: str, name: str, silo: str) -> str:
+        names = categorical[column].get(silo)
+        return _cell(names.by_name.get(name), result) if names else PLACEHOLDER
+
     rows = [
-        [
-            f"{column} = {name}",
-            *(
-                _cell(names.by_name.get(name), result)
-                if (names := categorical[column].get(s))
-                else PLACEHOLDER
-                for s in result.silos
-            ),
-            _count(n),
-        ]
+        [f"{column} = {name}", *(cell(column, name, silo) for silo in result.silos), _count(n)]
         for column, name, n in lines[:MAX_LINES]
     ]
     notes = [f"The first {MAX_LINES} of {len(lines)}."] if len(lines) > MAX_LINES else ()
