@@ -178,10 +178,8 @@ def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, wor
     federation = world.federation(quorum=2, wait=0.5)
     forged(federation, lambda reply: {**reply, "samples": samples}, "hello-reply")
     federation.run()
-    assert {e["silo"] for e in audited(federation.server / "run", "unused")} == {
-        "node 11",
-        "silo-1",
-    }
+    unused = audited(federation.server / "run", "unused")
+    assert {e["silo"] for e in unused} == {"node 11", "silo-1"}
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     assert entries[1]["size"] is None
@@ -330,11 +328,8 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
 
     federation.grid.faults.append(refuses)
     federation.run()
-    refused = audited(federation.server / "run", "unused")
-    assert {(e["silo"], e["reason"]) for e in refused} == {
-        ("node 11", "not-a-member"),
-        ("silo-1", "not-connected"),
-    }
+    refused = {(e["silo"], e["reason"]) for e in audited(federation.server / "run", "unused")}
+    assert refused == {("node 11", "not-a-member"), ("silo-1", "not-connected")}
     details = [e["detail"] for e in refused if e["silo"] == "node 11"]
     assert details
     assert all("silo-0, which did not sign it" in line and line.isprintable() for line in details)

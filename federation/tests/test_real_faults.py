@@ -168,18 +168,8 @@ def test_a_silo_with_a_strangers_key_never_takes_part(local, monkeypatch):
     process.wait(timeout=20)
     kit = local.silo("silo-1")
     own_key = (kit / "keys" / "silo.key").read_bytes()
-    command = [
-        "ssh-keygen",
-        "-q",
-        "-t",
-        "ecdsa",
-        "-b",
-        "384",
-        "-N",
-        "",
-        "-f",
-        str(local.folder / "stranger"),
-    ]
+    options = ["-q", "-t", "ecdsa", "-b", "384", "-N", ""]
+    command = ["ssh-keygen", *options, "-f", str(local.folder / "stranger")]
     subprocess.run(command, check=True)
     (kit / "keys" / "silo.key").write_bytes((local.folder / "stranger").read_bytes())
     local.start("silo-1")

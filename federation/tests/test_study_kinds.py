@@ -181,9 +181,8 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     path = federation.kits / "silo-1/silo.toml"
     file = tomllib.loads(path.read_text())
     path.write_text(tomli_w.dumps(file | {"data": {**file["data"], "validation_share": 0.5}}))
-    evaluation = json.loads(
-        (ran(federation, evaluation_file(federation)) / "evaluation.json").read_text()
-    )
+    folder = ran(federation, evaluation_file(federation))
+    evaluation = json.loads((folder / "evaluation.json").read_text())
     assert evaluation["absent"] == ["silo-1"]
     refused = [r["reason"] for r in audited(federation.kits / "silo-1/state", "refused")]
     assert any("differs from what its model was trained on" in reason for reason in refused)
@@ -194,13 +193,11 @@ def test_a_file_of_data_may_be_moved_in_a_study(federation):
     kit, hashes = federation.kits / "silo-1", set()
     file = tomllib.loads((kit / "silo.toml").read_text())
     section = {key: value for key, value in file["data"].items() if key != "clients"}
-    for name in ("before.npz", "after.npz"):
+    for name in ("train.npz", "moved.npz"):
         (kit / "data/train.npz").rename(kit / "data" / name)
-        (kit / "silo.toml").write_text(
-            tomli_w.dumps(file | {"data": {**section, "path": f"data/{name}"}})
-        )
+        tree = file | {"data": {**section, "path": f"data/{name}"}}
+        (kit / "silo.toml").write_text(tomli_w.dumps(tree))
         hashes.add(Silo(kit).local.partition.sha256)
-        (kit / "data" / name).rename(kit / "data/train.npz")
     assert len(hashes) == 1
 
 
