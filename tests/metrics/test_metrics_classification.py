@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.special import expit, logit
+from scipy.stats import binomtest, norm
 from sklearn import metrics
 
 from pomona.core.errors import DataError, DivergedError
@@ -195,8 +196,28 @@ def test_accuracy_interval_is_wilsons(hits, n):
     assert computed["intervals"]["accuracy"] == pytest.approx(
         [(centre - margin) / scale, (centre + margin) / scale]
     )
-    assert computed["intervals"]["balanced_accuracy"] is None  # nothing to draw from
+    assert computed["intervals"]["macro_f1"] is None  # nothing to draw from
     assert "ece" not in computed["intervals"]  # resamples of a biased number lie above it
+
+
+def test_balanced_accuracys_interval_combines_wilsons_of_the_classes():
+    """Zou and Donner 2008, by SciPy's limits of each class; none for one class or groups."""
+    labels = np.repeat([0, 1, 2], [40, 9, 6])
+    right = np.concatenate([np.arange(n) < hits for n, hits in ((40, 37), (9, 4), (6, 6))])
+    guesses = np.where(right, labels, (labels + 1) % 3)
+    p = np.eye(3)[guesses] * 0.7 + 0.1
+    low, high = np.transpose(
+        [binomtest(h, n).proportion_ci(method="wilson") for h, n in ((37, 40), (4, 9), (6, 6))]
+    )
+    shares = np.array([37 / 40, 4 / 9, 1])
+    expected = [
+        shares.mean() - sqrt(((shares - low) ** 2).sum()) / 3,
+        shares.mean() + sqrt(((high - shares) ** 2).sum()) / 3,
+    ]
+    assert evaluate(p, labels)["intervals"]["balanced_accuracy"] == pytest.approx(expected)
+    assert evaluate(p[:40], labels[:40])["intervals"]["balanced_accuracy"] is None
+    clustered = evaluate(p, labels, groups=np.arange(len(labels)) // 2)
+    assert clustered["intervals"]["balanced_accuracy"] is None
 
 
 @given(st.integers(0, 99), st.integers(0, 40), st.integers(1, 5))
@@ -226,6 +247,27 @@ def test_the_bootstrap_of_a_mean_has_its_known_spread():
     assert singletons is None  # every resample is the sample: it tells nothing of others
 
 
+def test_intervals_of_shares_are_symmetric_on_the_logit_scale():
+    """Boyd, Eng and Page 2013; what is defined, but 0 or 1, is half a sample from it."""
+    right = (np.arange(50) < 43).astype(float)
+    strata, draws = np.zeros(50, int), partial(stream, 3, "draws")
+
+    def statistics(weights):
+        share = weights @ right / weights.sum(1)
+        return {"share": share, "all": np.where(share > 0.9, 1.0, share)}
+
+    resamples = statistics(stratified(strata, 300, draws()))["share"]
+    reach = norm.ppf(0.975) * logit(resamples).std(ddof=1)
+    computed = intervals(statistics, strata, 300, draws(), shares={"share"})
+    assert computed["share"] == pytest.approx(
+        [expit(logit(0.86) - reach), expit(logit(0.86) + reach)]
+    )
+    clipped = intervals(statistics, strata, 300, draws(), shares={"all"})["all"]
+    resamples = np.where(resamples > 0.9, 0.99, resamples)
+    reach = norm.ppf(0.975) * logit(resamples).std(ddof=1)
+    assert clipped == pytest.approx([expit(logit(0.86) - reach), expit(logit(0.86) + reach)])
+
+
 def test_intervals_follow_their_stream():
     p, labels = case(5, 80, 3)
     first, repeated, other_seed = (
@@ -234,7 +276,10 @@ def test_intervals_follow_their_stream():
     assert first == repeated != other_seed
     assert all(low < high for low, high in first.values())
     analytic = evaluate(p, labels, partial(stream, 1, "bootstrap"), resamples=0)["intervals"]
-    assert [name for name, interval in analytic.items() if interval] == ["accuracy"]
+    assert [name for name, interval in analytic.items() if interval] == [
+        "accuracy",
+        "balanced_accuracy",
+    ]
 
 
 def test_labels_of_any_integer_type():

@@ -33,7 +33,7 @@ The clients are fixed and their test samples random: clients are strata (Rao and
   and Min, Statistics in Medicine 2005).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 
@@ -75,9 +75,10 @@ def intervals(
     resamples: int | None,
     generator: np.random.Generator | None,
     groups: NDArray[np.int64] | None = None,
+    shares: Collection[str] = (),
 ) -> dict[str, Interval]:
-    """Return the percentile interval of each statistic, None if more than 1 % of its resamples are
-    undefined; empty without resamples or generator.
+    """Return the percentile interval of each statistic, on the logit scale of ``shares``; None if
+    more than 1 % of its resamples are undefined; empty without resamples or generator.
 
     It is also undefined if all resamples give the same value, e.g. if all samples are correct: an
     interval of zero width would claim certainty about other samples.
@@ -90,6 +91,7 @@ def intervals(
         generator: random generator; None for no intervals.
         groups: (n,) each sample's group, which is resampled as a whole, without strata; None if
             samples are independent.
+        shares: names of statistics between 0 and 1 that are skewed, or whose resamples are biased.
     """
     n = len(strata)
     if resamples is None:
@@ -101,17 +103,46 @@ def intervals(
         strata = np.zeros(unit_count(n, groups), np.int64)
     draws = (stratified(strata, len(span), generator) for span in spans(resamples, n))
     chunks = [statistics(counts if groups is None else counts[:, groups]) for counts in draws]
+    values = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    once = statistics(np.ones((1, n))) if shares else {}
     return {
-        name: _percentiles(np.concatenate([chunk[name] for chunk in chunks])) for name in chunks[0]
+        name: _of_share(float(once[name][0]), resampled, n)
+        if name in shares
+        else _percentiles(resampled)
+        for name, resampled in values.items()
     }
 
 
-def _percentiles(values: Array) -> Interval:
+def _defined(values: Array) -> Array | None:
+    """Return the resamples' values that are defined; None if they are too few, or all equal."""
     defined = values[~np.isnan(values)]
-    if len(defined) < LEAST_DEFINED * len(values) or np.ptp(defined) <= EQUAL:
+    enough = len(defined) >= LEAST_DEFINED * len(values) and np.ptp(defined) > EQUAL
+    return defined if enough else None
+
+
+def _percentiles(values: Array) -> Interval:
+    defined = _defined(values)
+    if defined is None:
         return None
     low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]
+
+
+def _of_share(value: float, values: Array, n: int) -> Interval:
+    """Return the interval of a share: its logit, with the resamples' deviation as standard error
+    (Boyd, Eng and Page, "Area under the precision-recall curve", ECML 2013). Percentiles of an
+    AUPRC's resamples lie too high, since they repeat samples. 0 and 1 count as half a sample away.
+    """
+    defined = _defined(values)
+    if defined is None or np.isnan(value):
+        return None
+    from scipy.special import expit, logit, ndtri  # late, as below
+
+    inside = 1 / (2 * n), 1 - 1 / (2 * n)
+    error = float(logit(np.clip(defined, *inside)).std(ddof=1))
+    reach = float(ndtri((1 + CONFIDENCE) / 2)) * error
+    centre = float(logit(np.clip(value, *inside)))
+    return [min(value, float(expit(centre - reach))), max(value, float(expit(centre + reach)))]
 
 
 def proportion(hits: Array, groups: NDArray[np.int64] | None = None) -> Interval:
@@ -154,6 +185,27 @@ def wilson(hits: float, n: float) -> Interval:
     return [
         max(0.0, float(centre - reach)) if hits else 0.0,
         min(1.0, float(centre + reach)) if hits < n else 1.0,
+    ]
+
+
+def mean_of_proportions(every_hits: Sequence[Array]) -> Interval:
+    """Return the interval of the mean of independent proportions, as of classes' sensitivities.
+
+    The distances of Wilson's limits add up as standard deviations do (Zou and Donner, Statistics in
+    Medicine 2008). None without proportions, or if one has no samples.
+
+    Args:
+        every_hits: of each proportion zeros and ones (n,).
+    """
+    limits = [wilson(float(hits.sum()), len(hits)) for hits in every_hits]
+    if not limits or None in limits:
+        return None
+    low, high = np.transpose(np.array(limits))
+    shares = np.array([hits.mean() for hits in every_hits])
+    mean, count = shares.mean(), len(shares)
+    return [
+        float(mean - hypot(*(shares - low)) / count),
+        float(mean + hypot(*(high - shares)) / count),
     ]
 
 

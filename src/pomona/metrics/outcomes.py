@@ -222,7 +222,7 @@ def evaluate_outcomes(
 
     def resample(statistics: Statistics, positive: NDArray[np.bool_]) -> dict[str, Interval]:
         draws = generator() if unit_count(n, groups) >= FEW else None
-        return intervals(statistics, positive.astype(np.int64), resamples, draws, groups)
+        return intervals(statistics, positive.astype(np.int64), resamples, draws, groups, {"auprc"})
 
     for k in outcome_numbers(tested):
         p, positive = outcome(tested, k)

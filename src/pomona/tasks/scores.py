@@ -2,7 +2,7 @@
 run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isinf
@@ -16,7 +16,13 @@ from pomona.core.registry import import_own_code
 from pomona.core.rng import stream
 from pomona.metrics.auroc_intervals import Components
 from pomona.metrics.influence import FEW, unit_count
-from pomona.metrics.intervals import Interval, Statistics, intervals, proportion
+from pomona.metrics.intervals import (
+    Interval,
+    Statistics,
+    intervals,
+    mean_of_proportions,
+    proportion,
+)
 from pomona.metrics.metric import (
     ACCURACY,
     DETAILS,
@@ -177,9 +183,10 @@ def evaluate(
 
     The keys: ``samples``; the task's measures and details; ``intervals``, 95 % confidence intervals
     of the measures but the loss and the calibration error, which is biased: Wilson's of
-    proportions, those of ``auroc_intervals`` for two answers, else by the bootstrap within strata,
-    from ``FEW`` samples on. A resample that lacks one of a label's values averages over the other
-    labels.
+    proportions, ``mean_of_proportions`` for the balanced accuracy of classes, those of
+    ``auroc_intervals`` for two answers, else by the bootstrap within strata, from ``FEW`` samples
+    on, of shares on the logit scale. A resample that lacks one of a label's values averages over
+    the other labels.
 
     Args:
         task: of the targets.
@@ -192,9 +199,9 @@ def evaluate(
     """
     n, truth = len(targets), exact(targets)
 
-    def resample(statistics: Statistics) -> dict[str, Interval]:
+    def resample(statistics: Statistics, shares: Collection[str] = ()) -> dict[str, Interval]:
         draws = generator() if generator and unit_count(n, groups) >= FEW else None
-        return intervals(statistics, task.strata(truth), resamples, draws, groups)
+        return intervals(statistics, task.strata(truth), resamples, draws, groups, shares)
 
     details = task.details(predictions, truth, resample)
     # a measure with two names has the last: the loss of numbers is their mse
@@ -205,7 +212,7 @@ def evaluate(
     def statistics(weights: Array) -> dict[str, Array]:
         return {m.name: measured(m, task, predictions, truth, weights) for m in interval_metrics}
 
-    bootstrap = resample(statistics)
+    bootstrap = resample(statistics, {m.name for m in interval_metrics if m.is_share})
     once = np.ones((1, n))
     point = {m.name: defined(measured(m, task, predictions, truth, once)[0]) for m in metrics}
     return {
@@ -216,6 +223,7 @@ def evaluate(
             **{m.name: bootstrap.get(m.name) for m in interval_metrics},
             **{p: proportion(_hits(task, p, predictions, truth), groups) for p in task.proportions},
             **_area(task, predictions, truth, groups),
+            **_sensitivity(task, predictions, truth, groups),
         },
     }
 
@@ -236,6 +244,19 @@ def _area(
         return {}
     components = Components.of_answers(predictions, targets)
     return {"auroc": list(components.interval())} if components else {}
+
+
+def _sensitivity(
+    task: Task, predictions: Array, targets: NDArray[Any], groups: NDArray[np.int64] | None
+) -> dict[str, Interval]:
+    """Return the interval of the balanced accuracy of classes that occur; none for other tasks, for
+    less than ``FEW`` samples or two classes, and for groups.
+    """
+    occurring = np.unique(targets)
+    if task.targets != "classes" or groups is not None or len(targets) < FEW or len(occurring) < 2:
+        return {}
+    hits = _hits(task, "accuracy", predictions, targets)
+    return {"balanced_accuracy": mean_of_proportions([hits[targets == c] for c in occurring])}
 
 
 def full_metrics(
