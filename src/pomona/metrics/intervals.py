@@ -33,7 +33,7 @@ The clients are fixed and their test samples random: clients are strata (Rao and
   and Min, Statistics in Medicine 2005).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import hypot
 
@@ -75,10 +75,11 @@ def intervals(
     resamples: int | None,
     generator: np.random.Generator | None,
     groups: NDArray[np.int64] | None = None,
-    shares: Collection[str] = (),
+    shares: Set[str] = frozenset(),
 ) -> dict[str, Interval]:
-    """Return the percentile interval of each statistic, on the logit scale of ``shares``; None if
-    more than 1 % of its resamples are undefined; empty without resamples or generator.
+    """Return the percentile interval of each statistic, of ``shares`` joined with the one on the
+    logit scale; None if more than 1 % of its resamples are undefined; empty without resamples or
+    generator.
 
     It is also undefined if all resamples give the same value, e.g. if all samples are correct: an
     interval of zero width would claim certainty about other samples.
@@ -91,58 +92,67 @@ def intervals(
         generator: random generator; None for no intervals.
         groups: (n,) each sample's group, which is resampled as a whole, without strata; None if
             samples are independent.
-        shares: names of statistics between 0 and 1 that are skewed, or whose resamples are biased.
+        shares: names of statistics between 0 and 1.
     """
-    n = len(strata)
-    if resamples is None:
-        numbers = n * max(2, int(strata.max(initial=0)) + 1)  # of a resample, about
-        resamples = int(np.clip(_MOST_NUMBERS // max(numbers, 1), *RESAMPLES))
+    resamples = _quick(strata) if resamples is None else resamples
     if generator is None or resamples < 1:
         return {}
+    values = _resampled(statistics, strata, resamples, generator, groups)
+    n, joined = len(strata), shares & values.keys()
+    once = statistics(np.ones((1, n))) if joined else {}
+    of_shares = {name: _of_share(float(once[name][0]), values[name], n) for name in joined}
+    return {name: _percentiles(resampled) for name, resampled in values.items()} | of_shares
+
+
+def _resampled(
+    statistics: Statistics,
+    strata: NDArray[np.integer],
+    resamples: int,
+    generator: np.random.Generator,
+    groups: NDArray[np.int64] | None,
+) -> dict[str, Array]:
+    """Compute the statistics of resamples of samples, or of groups: (resamples,) each."""
+    n = len(strata)
     if groups is not None:
         strata = np.zeros(unit_count(n, groups), np.int64)
     draws = (stratified(strata, len(span), generator) for span in spans(resamples, n))
     chunks = [statistics(counts if groups is None else counts[:, groups]) for counts in draws]
-    values = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-    once = statistics(np.ones((1, n))) if shares else {}
-    return {
-        name: _of_share(float(once[name][0]), resampled, n)
-        if name in shares
-        else _percentiles(resampled)
-        for name, resampled in values.items()
-    }
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
-def _defined(values: Array) -> Array | None:
-    """Return the resamples' values that are defined; None if they are too few, or all equal."""
-    defined = values[~np.isnan(values)]
-    enough = len(defined) >= LEAST_DEFINED * len(values) and np.ptp(defined) > EQUAL
-    return defined if enough else None
+def _quick(strata: NDArray[np.integer]) -> int:
+    """Return how many resamples are quick."""
+    numbers = len(strata) * max(2, int(strata.max(initial=0)) + 1)  # of a resample, about
+    return int(np.clip(_MOST_NUMBERS // max(numbers, 1), *RESAMPLES))
 
 
 def _percentiles(values: Array) -> Interval:
-    defined = _defined(values)
-    if defined is None:
+    defined = values[~np.isnan(values)]
+    if len(defined) < LEAST_DEFINED * len(values) or np.ptp(defined) <= EQUAL:
         return None
     low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]
 
 
 def _of_share(value: float, values: Array, n: int) -> Interval:
-    """Return the interval of a share: its logit, with the resamples' deviation as standard error
-    (Boyd, Eng and Page, "Area under the precision-recall curve", ECML 2013). Percentiles of an
-    AUPRC's resamples lie too high, since they repeat samples. 0 and 1 count as half a sample away.
+    """Return the union of two intervals of a share: the percentiles', and the one around its logit
+    with the resamples' deviation as standard error (Boyd, Eng and Page, "Area under the
+    precision-recall curve", ECML 2013).
+
+    Percentiles of an AUPRC's resamples lie too high, since they repeat samples; the other interval
+    is too short near 1. 0 and 1 count as half a sample away.
     """
-    defined = _defined(values)
-    if defined is None or np.isnan(value):
+    percentiles = _percentiles(values)
+    if percentiles is None or np.isnan(value):
         return None
     from scipy.special import expit, logit, ndtri  # late, as below
 
     inside = 1 / (2 * n), 1 - 1 / (2 * n)
-    error = float(logit(np.clip(defined, *inside)).std(ddof=1))
+    error = float(logit(np.clip(values[~np.isnan(values)], *inside)).std(ddof=1))
     reach = float(ndtri((1 + CONFIDENCE) / 2)) * error
     centre = float(logit(np.clip(value, *inside)))
-    return [min(value, float(expit(centre - reach))), max(value, float(expit(centre + reach)))]
+    low, high = float(expit(centre - reach)), float(expit(centre + reach))
+    return [min(value, low, percentiles[0]), max(value, high, percentiles[1])]
 
 
 def proportion(hits: Array, groups: NDArray[np.int64] | None = None) -> Interval:

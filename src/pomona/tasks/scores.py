@@ -2,7 +2,7 @@
 run.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isinf
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SHARES = frozenset(metric.name for metric in METRICS.values() if metric.is_share)
 IMBALANCE = 0.7
 """Share of one answer in the training labels above which accuracy depends more on the labels than
 on the model.
@@ -185,7 +186,7 @@ def evaluate(
     of the measures but the loss and the calibration error, which is biased: Wilson's of
     proportions, ``mean_of_proportions`` for the balanced accuracy of classes, those of
     ``auroc_intervals`` for two answers, else by the bootstrap within strata, from ``FEW`` samples
-    on, of shares on the logit scale. A resample that lacks one of a label's values averages over
+    on. A resample that lacks one of a label's values averages over
     the other labels.
 
     Args:
@@ -199,9 +200,9 @@ def evaluate(
     """
     n, truth = len(targets), exact(targets)
 
-    def resample(statistics: Statistics, shares: Collection[str] = ()) -> dict[str, Interval]:
+    def resample(statistics: Statistics) -> dict[str, Interval]:
         draws = generator() if generator and unit_count(n, groups) >= FEW else None
-        return intervals(statistics, task.strata(truth), resamples, draws, groups, shares)
+        return intervals(statistics, task.strata(truth), resamples, draws, groups, SHARES)
 
     details = task.details(predictions, truth, resample)
     # a measure with two names has the last: the loss of numbers is their mse
@@ -212,7 +213,7 @@ def evaluate(
     def statistics(weights: Array) -> dict[str, Array]:
         return {m.name: measured(m, task, predictions, truth, weights) for m in interval_metrics}
 
-    bootstrap = resample(statistics, {m.name for m in interval_metrics if m.is_share})
+    bootstrap = resample(statistics)
     once = np.ones((1, n))
     point = {m.name: defined(measured(m, task, predictions, truth, once)[0]) for m in metrics}
     return {

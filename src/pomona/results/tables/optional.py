@@ -63,7 +63,7 @@ class Pool:
         strata = 2 * self.task.strata(self.targets) + (chosen ^ chosen[0])
         enough, comparable = (self._enough(targets) for _, _, targets in sides)
         draws = stream(0, "subgroups") if enough else None
-        shares = {"inside", "outside"} if self.metric.is_share else ()
+        shares = {"inside", "outside"} if self.metric.is_share else set()
         bounds = intervals(statistics, strata, RESAMPLES, draws, shares=shares)
         inside, outside = bounds.get("inside"), bounds.get("outside")
         difference = bounds["difference"] if comparable and inside and outside else None
