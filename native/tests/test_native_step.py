@@ -132,7 +132,11 @@ def test_winograds_convolution_is_that_of_float64(
         module = nn.Sequential(*body, nn.Linear(features, 3))
     data, index = samples(4, (side, side + 3, 2)), torch.arange(batch)
     close(module, data, index, variant)
-    computed = outputs(step_of(module, data, variant), ParameterSpace(module).pack(module), index)
+    network, row = step_of(module, data, variant), ParameterSpace(module).pack(module)
+    computed = outputs(network, row, index)
+    # the same bits in any group of images
+    assert torch.equal(outputs(network, row, index.flip(0)), computed.flip(0))
+    assert torch.equal(outputs(network, row, index[:1]), computed[:1])
     expected = module.double()(data.gather(index)[0].double())
     assert_close(computed.double(), expected, atol=3e-6, rtol=3e-6)
 
