@@ -358,7 +358,7 @@ def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, m
     def fails(*_):
         pytest.fail("something of the study was resolved")
 
-    monkeypatch.setattr("pomona_federation.study_agreement.StudyAgreement.config", fails)
+    monkeypatch.setattr("pomona_federation.agreement.StudyAgreement.config", fails)
     answers = {
         STUDIES: b'{"studies": ["%s"]}' % (b"a" * 64),
         f"{STUDIES}/{'a' * 64}": study.text.encode(),

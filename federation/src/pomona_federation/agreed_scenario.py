@@ -16,8 +16,8 @@ from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
 from pomona.scenario.checks import require_covered
 from pomona.tasks import TASKS
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.study import TrainingStudy
-from pomona_federation.study_agreement import StudyAgreement
 
 
 def require_possible(terms: StudyAgreement) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from pomona.core.errors import PomonaError
 from pomona.storage.run_status import read_status
 from pomona_federation import certificates, versions
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import SHARE, Federation, StudyAgreement
 from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.member_registry import (
     RegisteredMember,
@@ -24,7 +24,6 @@ from pomona_federation.silo import history
 from pomona_federation.silo.privacy_budget import overview as privacy
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import EvaluationStudy, SurveyStudy
-from pomona_federation.study_agreement import SHARE, StudyAgreement
 from pomona_federation.supervision.status_files import (
     LIVE,
     NODE,

@@ -27,8 +27,8 @@ def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> Non
     file
         its STUDY.toml
     """
+    from pomona_federation.agreement import in_fours
     from pomona_federation.server.study_queue import StudyQueue
-    from pomona_federation.study_agreement import in_fours
 
     importable(folder)
     queue = StudyQueue(folder)

@@ -24,12 +24,11 @@ from pomona.partition.partition import ClientRows
 from pomona.partition.recipe import class_numbers, hold_out
 from pomona.scenario import Scenario
 from pomona_federation.agreed_config import ELSEWHERE, resolved
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import SHARE, Federation
 from pomona_federation.json_store import read_json
 from pomona_federation.server.member_registry import ROSTER, RegistryFile
 from pomona_federation.silo.kept_data import agreed_data, conformed
 from pomona_federation.study import TrainingStudy, read_study
-from pomona_federation.study_agreement import SHARE
 from pomona_federation.task_settings import TaskSettings, of_samples
 
 

@@ -18,6 +18,7 @@ from pomona.core.round import Roster
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpool
 from pomona.methods.base import Downlink, Server
 from pomona.storage.tensor_validation import largest
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
@@ -33,7 +34,6 @@ from pomona_federation.server.round_messages import (
     downlink_entry,
     introductions,
 )
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.supervision.process_logs import at_round
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 

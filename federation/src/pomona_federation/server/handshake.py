@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 from pomona.core.bounds import MAX_CLIENTS, ClientId
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Hello, HelloReply, Refusal, Token
@@ -26,7 +27,6 @@ from pomona_federation.messages.message_bus import (
 )
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 from pomona_federation.versions import Versions, installed, note, require_begun
 

@@ -21,12 +21,11 @@ from pomona.core.files import text, writing
 from pomona.core.round import weights
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
-from pomona_federation.agreement import Certificate, Federation, SiloName
+from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
 from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
-from pomona_federation.study_agreement import SHARE
 from pomona_federation.unused_uplinks import Reason, UnusableError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pomona.core.errors import QuorumError
 from pomona_federation import versions
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import B, Refusal
 from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
@@ -16,7 +17,6 @@ from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.member_registry import MemberRegistry, member_ids
 from pomona_federation.server.outgoing_messages import OutgoingMessage, WaitingFile, progress
 from pomona_federation.server.study_queue import require_undrained
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusedUplink
 
 

@@ -13,6 +13,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply, with_name
 from pomona.federation.norm_bounds import UNBOUNDED
 from pomona.methods.base import Card
 from pomona.metrics.metric import Metric, Score, metric_named
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import (
     Answer,
@@ -39,7 +40,6 @@ from pomona_federation.server.member_registry import RegisteredMember
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.outgoing_messages import OutgoingMessage
 from pomona_federation.study import TrainingStudy
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED, Reason, UnusableError, UnusedUplink
 
 

@@ -21,9 +21,9 @@ from pomona.metrics.metric import LOSS, metric_named
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.storage.run_status import Status, read_status, write_status
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.server.study_result import ResultFiles
 from pomona_federation.study import RESULTS, TRIALS, SearchStudy, TrainingStudy
-from pomona_federation.study_agreement import StudyAgreement
 
 WINNER = "STUDY.toml"
 Rounds = Callable[[StudyAgreement, Path], Result]

@@ -29,7 +29,7 @@ from pomona.storage import checkpoint
 from pomona.storage.lock import locked
 from pomona.storage.run_status import FOLDER, Status, write_status
 from pomona_federation.agreed_scenario import without_data
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import MessageBus
@@ -49,7 +49,6 @@ from pomona_federation.server.search_study import search
 from pomona_federation.server.study_queue import StudyQueue, require_undrained
 from pomona_federation.server.survey_app import conduct
 from pomona_federation.study import KIT, EvaluationStudy, SearchStudy, SurveyStudy, TrainingStudy
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.supervision.process_logs import SERVER, logging_to
 from pomona_federation.supervision.status_files import LIVE, LiveStatus, read_status_file
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusedUplink

@@ -17,7 +17,7 @@ from pomona.core.files import writing
 from pomona.core.toml import named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Paused, read_status, write_status
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
 from pomona_federation.server import submissions
 from pomona_federation.server.consents import Consents
@@ -25,7 +25,6 @@ from pomona_federation.server.member_registry import ROSTER, MemberRegistry, mem
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.submissions import FINAL_STATES, QueuedStudy, State, SubmittedStudy
 from pomona_federation.study import KIT, LONGEST, EvaluationStudy, Study, SurveyStudy, read_study
-from pomona_federation.study_agreement import StudyAgreement
 
 
 def draining(run: Path) -> bool:

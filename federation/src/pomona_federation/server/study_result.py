@@ -16,8 +16,8 @@ from pomona.record.rows import Evaluation
 from pomona.results.web.page_writer import render, write_page
 from pomona.results.wording import capital
 from pomona_federation import cross_evaluation
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.study import LEAST_SAMPLES, RESULTS
-from pomona_federation.study_agreement import StudyAgreement
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import blocks, opened, publish, writing
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.study import (
@@ -24,7 +24,6 @@ from pomona_federation.study import (
     TrainingStudy,
     weights_file,
 )
-from pomona_federation.study_agreement import StudyAgreement
 
 STUDIES, SUBMITTED = "studies", "study.json"
 State = Literal[

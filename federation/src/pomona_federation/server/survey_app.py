@@ -11,7 +11,7 @@ from pomona.core.bounds import MAX_CLIENTS, Line
 from pomona.core.errors import ProtocolError, QuorumError
 from pomona.core.settings import Settings
 from pomona.storage.run_status import Status, write_status
-from pomona_federation.agreement import SiloName
+from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal
@@ -22,7 +22,6 @@ from pomona_federation.server.handshake import run_id
 from pomona_federation.server.member_registry import MemberRegistry, member_ids
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.outgoing_messages import OutgoingMessage
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
 from pomona_federation.survey.result import SiloDisclosure, SurveyResult

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from pomona.core.errors import explaining_memory_errors, worded
 from pomona.privacy.accounting import ROUNDING
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
 from pomona_federation.study import Study, SurveyStudy
-from pomona_federation.study_agreement import StudyAgreement
 
 
 @dataclass(frozen=True)

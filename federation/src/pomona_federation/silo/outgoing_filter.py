@@ -23,10 +23,9 @@ from pomona.federation.noise_in_sums import noise_adds_up
 from pomona.methods.base import Card
 from pomona.metrics.metric import Score
 from pomona.privacy.settings import Privacy, Release, acknowledged
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import LEAST_SAMPLES, EvaluationStudy, SearchStudy, TrainingStudy
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.survey.settings import SurveySettings
 
 # significant digits of a loss; a share has one more digit, so that ten thousand samples can be told

@@ -17,14 +17,13 @@ from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.record import model_file
 from pomona.scenario import Scenario
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.silo import history
 from pomona_federation.silo.row_provenance import names
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import same_rows
 from pomona_federation.silo.study_decisions import StudyDecisions
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.study_sections import EvaluateTerms
 
 

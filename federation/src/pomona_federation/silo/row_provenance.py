@@ -15,7 +15,7 @@ from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Number, Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation import certificates, keys
-from pomona_federation.agreement import SiloName
+from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import (
     MaskKey,
@@ -30,7 +30,6 @@ from pomona_federation.messages.message_bodies import (
 from pomona_federation.messages.tensor_bytes import require_keys
 from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.silo_in_study import Silo
-from pomona_federation.study_agreement import StudyAgreement
 
 
 class NewestKeys(Settings):

@@ -16,7 +16,7 @@ from pomona.core.settings import Settings
 from pomona.federation.noise_in_sums import against
 from pomona.methods.base import Method
 from pomona.scenario import Scenario
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_limited
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import EntryForm, Token
@@ -27,7 +27,6 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import SurveyStudy
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.versions import Versions
 
 PINNED = "agreement.json"

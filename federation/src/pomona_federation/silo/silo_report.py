@@ -21,13 +21,13 @@ from pomona.metrics.metric import LOSS, Metric, metric_named
 from pomona.personal.model_card import privacy_spent
 from pomona.record.presentation import Presentation
 from pomona.simulation import simulate
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo import history
 from pomona_federation.silo.history import HistoryEntry
 from pomona_federation.silo.privacy_budget import overview
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
-from pomona_federation.study_agreement import StudyAgreement
 
 LOCAL_SCORES = "alone.json"
 WITHOUT_NOISE = ", without noise,"

@@ -25,12 +25,12 @@ from pomona.partition.partition import ClientRows
 from pomona.privacy.noise import require_sole
 from pomona.scenario import Scenario
 from pomona.scenario.description import epsilons
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task
 from pomona_federation.messages.tensor_bytes import Encoding, entry_form_of
 from pomona_federation.silo.kept_data import own_data
 from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.study_agreement import StudyAgreement
 
 
 def require_device(name: str) -> str:

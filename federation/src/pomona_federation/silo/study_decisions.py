@@ -18,14 +18,13 @@ from pomona.core.bounds import Line, Sha256, plain
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
-from pomona_federation.agreement import Federation
+from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import Audit, tail, write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.history import FILE as HISTORY
 from pomona_federation.silo.own_state import ensure_origin, seal
 from pomona_federation.study import TRIALS, Study
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.study_sections import MOST_TRIALS
 from pomona_federation.supervision.process_logs import clock
 

@@ -18,11 +18,11 @@ from pomona.methods.base import Initial, Rows
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 from pomona_federation.agreed_scenario import network_outline
+from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import at_member, worst_cost
-from pomona_federation.study_agreement import StudyAgreement
 from pomona_federation.survey.settings import ColumnsReply
 from pomona_federation.survey.silo import columns
 
