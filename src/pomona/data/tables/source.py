@@ -24,7 +24,7 @@ Source = Path | Frame
 
 def unread_tables(paths: Sequence[Source], folder: Path | None) -> list[str]:
     """Report tables of a ``folder`` that are not among the ``paths`` of its train and test, but
-    have a suffix of these: a README.txt is no table.
+    have a suffix of these: a README.txt is not a table.
     """
     top = paths[0].parent if isinstance(paths[0], Path) else None
     if not top or not folder or top != expanded(folder):
