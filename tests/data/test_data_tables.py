@@ -342,10 +342,10 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, categories):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"categories": ("died",)}, "data.categories: column died of .* is no feature"),
+        ({"categories": ("died",)}, "data.categories: column died of .* is not a feature"),
         (
             {"dates": ("ward",), "drop_columns": ("ward",)},
-            "data.dates: column ward of .* is no feature",
+            "data.dates: column ward of .* is not a feature",
         ),
         ({"dates": ("when",)}, "data.dates: .* no column 'when'"),
         (

@@ -211,7 +211,7 @@ def _features(
     indices = first.indices(map(as_column, columns), key)
     if unused := [first.names[i] for i in indices if i not in features]:
         raise ConfigError(
-            f"data.{key}: column {unused[0]} of {first.path} is no feature; remove it"
+            f"data.{key}: column {unused[0]} of {first.path} is not a feature; remove it"
         )
     return indices
 
