@@ -31,7 +31,11 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, expected):
         ("pfedme", {"personal_lr": 0.1}, "method.personal_lr"),
         ("pfedme+ala", {"personal_lr": 0.1}, "method.personal_lr"),
         ("fedas", {"alignment_lr": 0.1}, "method.alignment_lr"),
-        *((name, {}, None) for name in METHODS if name != "apple"),
+        *(
+            (name, {}, "method.server_lr" if "server_lr" in method.model_fields else None)
+            for name, method in METHODS.items()
+            if name != "apple"
+        ),
     ],
 )
 def test_a_client_that_diverges_is_pointed_to_a_rate_that_is_set(name, settings, rate):
