@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unicodedata import category, normalize
@@ -25,18 +25,22 @@ from pomona.storage.mapped_array import allocate
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # FIRST_WORD: id of the first word
 BLOCK = 1 << 14  # texts processed at a time
-# marks are parts of letters: vowels of Hindi and Thai, accents of no composed form; above them are
-# selectors of a letter's form
-MARKS = "".join(c for c in map(chr, range(0xFE00)) if category(c) in {"Mn", "Mc"})
-# joiners are parts of words inside them only
-_WORD_PATTERN = re.compile(rf"\w(?:[\w{MARKS}]|[\u200c\u200d](?=[\w{MARKS}]))*")
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """Return the pattern of a word: letters with their marks, such as vowels of Hindi and Thai,
+    and with joiners inside. Marks from U+FE00 on select a letter's form.
+    """
+    marks = "".join(c for c in map(chr, range(0xFE00)) if category(c) in {"Mn", "Mc"})
+    return re.compile(rf"\w(?:[\w{marks}]|[\u200c\u200d](?=[\w{marks}]))*")
 
 
 def tokens(text: str) -> list[str]:
     """Split a text into lower-case words: runs of letters with their marks, digits and
     underscores.
     """
-    return _WORD_PATTERN.findall(normalize("NFC", text).lower())
+    return _word().findall(normalize("NFC", text).lower())
 
 
 def encode(

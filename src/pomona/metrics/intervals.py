@@ -212,11 +212,9 @@ def mean_of_proportions(every_hits: Sequence[Array]) -> Interval:
         return None
     low, high = np.transpose(np.array(limits))
     shares = np.array([hits.mean() for hits in every_hits])
-    mean, count = shares.mean(), len(shares)
-    return [
-        float(mean - hypot(*(shares - low)) / count),
-        float(mean + hypot(*(high - shares)) / count),
-    ]
+    mean, count = float(shares.mean()), len(shares)
+    reach_down, reach_up = hypot(*(shares - low)), hypot(*(high - shares))
+    return [mean - reach_down / count, mean + reach_up / count]
 
 
 ENOUGH = 30

@@ -186,8 +186,7 @@ def evaluate(
     of the measures but the loss and the calibration error, which is biased: Wilson's of
     proportions, ``mean_of_proportions`` for the balanced accuracy of classes, those of
     ``auroc_intervals`` for two answers, else by the bootstrap within strata, from ``FEW`` samples
-    on. A resample that lacks one of a label's values averages over
-    the other labels.
+    on. A resample that lacks one of a label's values averages over the other labels.
 
     Args:
         task: of the targets.
