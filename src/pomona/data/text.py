@@ -28,7 +28,7 @@ BLOCK = 1 << 14  # texts processed at a time
 
 
 @cache
-def _word() -> re.Pattern[str]:
+def _word_pattern() -> re.Pattern[str]:
     """Return the pattern of a word: letters with their marks, such as vowels of Hindi and Thai,
     and with joiners inside. Marks from U+FE00 on select a letter's form.
     """
@@ -40,7 +40,7 @@ def tokens(text: str) -> list[str]:
     """Split a text into lower-case words: runs of letters with their marks, digits and
     underscores.
     """
-    return _word().findall(normalize("NFC", text).lower())
+    return _word_pattern().findall(normalize("NFC", text).lower())
 
 
 def encode(
