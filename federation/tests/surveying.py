@@ -3,6 +3,7 @@ four hospitals.
 """
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,8 @@ from pomona_federation.survey.result import SiloDisclosure, SurveyResult
 from pomona_federation.survey.settings import SurveySettings
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-NAMES = [
-    "age",
-    "sex",
-    "cp",
-    "trestbps",
-    "chol",
-    "fbs",
-    "restecg",
-    "thalach",
-    "exang",
-    "oldpeak",
-    "slope",
-    "ca",
-    "thal",
-    "num",
-]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "heart-disease.toml"
+NAMES = tomllib.loads(EXAMPLE.read_text())["data"]["columns"]
 CATEGORIES = ("cp", "restecg", "slope", "thal")
 FOLDER = Path(os.environ.get("POMONA_DATA", "")) / "heart_disease"
 

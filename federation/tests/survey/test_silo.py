@@ -254,7 +254,7 @@ def texts(folder, seed, rare):
     lines += [
         (
             f"{'good' if k % 2 else 'bad'},the film was {'fine' if k % 2 else 'poor'} "
-            f"{'again ' * (k % 3)}"
+            f"{'m² ' * (k % 3)}"
         )
         for k in range(99)
     ]
@@ -274,12 +274,30 @@ def texts(folder, seed, rare):
 def test_texts_are_told_by_words_in_enough_of_them(tmp_path):
     result = surveyed({"north": texts(tmp_path, 1, "wolf"), "south": texts(tmp_path, 2, "bear")})
     task = TaskSettings.model_validate(task_of(result))
-    assert set(task.words) == {"the", "film", "was", "fine", "poor", "again"}
+    assert set(task.words) == {"the", "film", "was", "fine", "poor", "m²"}
     assert task.vocabulary == 8
     assert task.input_shape == (8,)
     for answer in (reply.figures for reply in result.silos.values()):
         assert all(n == answer.rows or answer.rows - n >= 10 for n in answer.words.values())
         assert all(answer.words[word] == answer.rows for word in ("the", "film", "was"))
+
+
+@pytest.mark.parametrize("name", ["a  b", "a\u00a0b", "\u0645\u200c\u062e", "a" * 200])
+def test_a_class_and_a_column_whose_names_have_wide_blanks_or_joiners_are_told(tmp_path, name):
+    data = table(tmp_path, change=lambda lines: ["\n".join(lines).replace("well", name)])
+    reply, _ = figures(data)
+    assert {*reply.classes.names} == {"ill", name}  # and not all rows under the other one
+    data = table(tmp_path, change=lambda lines: ["\n".join(lines).replace("age", name)])
+    assert name in figures(data)[0].numbers
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "\u200f", "a" * 201])
+@pytest.mark.parametrize("renamed", ["well", "age"])
+def test_a_class_or_column_with_a_name_that_nobody_sees_is_refused(tmp_path, name, renamed):
+    """Its rows would be counted with those of another class, or nowhere, without a word."""
+    data = table(tmp_path, change=lambda lines: [x.replace(renamed, name) for x in lines])
+    with pytest.raises(DataError, match=r"drop_columns"):
+        figures(data)
 
 
 def outcomes(folder, seed, heads, line):

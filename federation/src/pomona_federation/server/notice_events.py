@@ -137,14 +137,14 @@ class ServerEvents:
 
 
 def _study_ended(study: str, line: Mapping[str, Any]) -> Message:
-    rounds = f"after round {line.get('round')}"
+    rounds = f" after round {number}" if (number := line.get("round")) else ""  # a survey has none
     match line.get("state"):
         case "finished":
-            return Message("finished", f"study {study} has finished {rounds}", study)
+            return Message("finished", f"study {study} has finished{rounds}", study)
         case "failed":
-            text = f"study {study} has failed {rounds}{_reason(line.get('code'))}"
+            text = f"study {study} has failed{rounds}{_reason(line.get('code'))}"
             return Message("failed", text, study)
-    return Message("finished", f"study {study} was aborted by the operator {rounds}", study)
+    return Message("finished", f"study {study} was aborted by the operator{rounds}", study)
 
 
 def _reason(code: object) -> str:

@@ -5,8 +5,8 @@ The least count: every cell contains no row, or at least ``least`` rows. A colum
 whole, before anything of it leaves, and only then disclosed:
 
 - numbers are sorted and cut into groups of at least ``least`` rows, equal ones together; every row
-  of a group then has the group's middle value, to four digits. The smallest and the largest value
-  are never disclosed.
+  of a group then has the group's middle value, to four digits: the smallest or largest value of all
+  only where half a group has it.
 - categories in fewer rows join those that are missing; if that makes too few, they join the most
   frequent category.
 

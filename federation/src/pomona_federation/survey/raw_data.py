@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.config import resolve
+from pomona.core.errors import DataError
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, RawTable, TableColumn
@@ -19,7 +20,7 @@ from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
 from pomona.objective.dataset import groups_of
 from pomona.partition import divide
-from pomona_federation.survey.settings import ColumnSpec, ColumnsReply, Term, disclosable
+from pomona_federation.survey.settings import LONGEST, ColumnSpec, ColumnsReply, Term, disclosable
 
 LENGTH = "tokens"  # the column of texts
 BATCH = 256  # images
@@ -56,14 +57,23 @@ class RawData:
         return _numbers(*_intensities(dataset.x, self.rows))
 
     def description(self) -> ColumnsReply:
-        """Description of the data, without any of its values."""
+        """Description of the data, without any of its values.
+
+        Raises DataError for names that no survey can report: their rows would be counted elsewhere.
+        """
         dataset, table = self.dataset, self._table
+        names = (*(c.name for c in table.columns), *dataset.labels, *dataset.classes)
+        if hidden := [name for name in names if not disclosable(name)]:
+            raise DataError(
+                f"{dataset.name}: {len(hidden)} names of columns or classes are not one line of at "
+                f"most {LONGEST} visible characters, first {hidden[0][:40]!r}; rename them in the "
+                "file, or leave columns out by data.drop_columns"
+            )
         specs = [
             ColumnSpec(
                 name=c.name, kind=c.kind, missing=tuple(m for m in c.missing if disclosable(m))
             )
             for c in table.columns
-            if disclosable(c.name)
         ]
         named_in_settings = any(
             getattr(self.settings, key, None) not in (None, ())

@@ -5,10 +5,11 @@ All silos consent to them.
 
 from itertools import pairwise
 from typing import Annotated, Literal, Self
+from unicodedata import category
 
 from pydantic import AfterValidator, FailFast, Field, StringConstraints, model_validator
 
-from pomona.core.bounds import LARGEST, Count, Line, Table, Targets, plain
+from pomona.core.bounds import LARGEST, Count, Line, Table, Targets
 from pomona.core.settings import Settings
 from pomona.data.dataset import InputKind, SampleType
 
@@ -19,6 +20,8 @@ LONGEST = 200  # characters of a name
 LONGEST_WORD = 50
 DIGITS = 4  # of a value
 TINY = 1e-30
+HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}  # categories of characters that nobody sees
+JOINERS = "\u200c\u200d"  # of the same categories, but part of how words are written
 
 
 def rounded(value: float) -> float:
@@ -27,8 +30,11 @@ def rounded(value: float) -> float:
 
 
 def disclosable(name: str) -> bool:
-    """Whether the name of a category, class or column can be disclosed: one line, not too long."""
-    return 0 < len(name) <= LONGEST and plain(name, LONGEST) == name
+    """Whether the name of a category, class or column can be disclosed: one line, not too long, in
+    which all is seen; blanks of any number and width may be.
+    """
+    hidden = any(c not in JOINERS and category(c) in HIDDEN for c in name)
+    return 0 < len(name.strip()) <= len(name) <= LONGEST and not hidden
 
 
 def _safe(name: str) -> str:
@@ -37,9 +43,17 @@ def _safe(name: str) -> str:
     return name
 
 
+def _word(text: str) -> str:
+    from pomona.data.text import tokens  # late: it imports the readers of tables, which take 50 MB
+
+    if tokens(text) != [text]:
+        raise ValueError("must be one word as texts have them")
+    return text
+
+
 SafeName = Annotated[str, AfterValidator(_safe)]
 CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Term = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
+Term = Annotated[str, StringConstraints(max_length=LONGEST_WORD), AfterValidator(_word)]
 ColumnKind = Literal["number", "date", "category"]
 Markers = Annotated[tuple[SafeName, ...], Field(max_length=50), FailFast()]
 Cells = Annotated[
