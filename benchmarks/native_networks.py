@@ -8,6 +8,7 @@ machine affects less than wall times.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +22,7 @@ from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.engine import Computation, load_engine
+from pomona.objective.engine import Computation, EngineError, load_engine
 from pomona.objective.objective import Objective
 from pomona.objective.pytorch import TorchObjective
 from timing import Table, Times, Work, chosen, native_release, publish
@@ -108,8 +109,8 @@ def works(name: str, batch: int) -> dict[str, Work]:
     objectives: dict[str, Objective] = {
         "torch": TorchObjective(module, space, dataset, cross_entropy)
     }
-    if native_release():
-        computation = Computation(module, space, dataset, cross_entropy, "fp32", batch)
+    computation = Computation(module, space, dataset, cross_entropy, "fp32", batch)
+    with suppress(EngineError):  # not installed, or the network is left to PyTorch
         objectives["native"] = load_engine("native").objective(computation)
     for engine, objective in objectives.items():
         W = space.pack(module).unsqueeze(0)

@@ -1,7 +1,7 @@
 // Rows times a matrix, y = x W^T + b: what linear layers and convolutions of many channels have in common.
 //
 // W, the larger of the two in deep layers, is read as it stands in the row of parameters: once forward, along the
-// inputs, and once backward, where it takes its step while it lies in registers.
+// inputs, and for few rows once backward, where it takes its step while it lies in registers.
 #pragma once
 
 #include "product.h"
@@ -62,30 +62,28 @@ class Affine {
   // in several parts, of which only the `last` hands the sum of gradients on.
   void learn(const Update& update, ptrdiff_t rows, bool wanted, bool first, bool last) {
     if (bias_ >= 0) add_biases(update, rows, first, last);
-    narrow_.resize(static_cast<size_t>(rows * ABREAST));
     if (wanted) changes_.assign(static_cast<size_t>(rows * stride_), 0.0f);
     const bool learns = update.wants(weight_, outputs * inputs);
-    const bool direct = last && update.takes(weight_, outputs * inputs);  // no sums, but a step of W at once
-    if (learns && !(first && direct)) sums_.resize(static_cast<size_t>(outputs * stride_));
-    // So many columns that they stay in a cache, for all outputs.
-    const ptrdiff_t most = std::clamp<ptrdiff_t>(CACHED / 4 / std::max<ptrdiff_t>(rows, 1), LANES, 512) / LANES * LANES;
-    for (ptrdiff_t j = 0; j < inputs; j += most)
+    const bool direct = learns && first && last && update.takes(weight_, outputs * inputs);  // a step of W at once
+    if (rows >= MANY || !direct) {
+      const float* W = update.row + weight_;
+      if (wanted) multiply_panels(rows, {slopes_.data(), slope_stride_, 1}, outputs, W, inputs, changes_.data(), false);
+      if (learns) weigh(update, rows, first, last);
+      return;
+    }
+    narrow_.resize(static_cast<size_t>(rows * ABREAST));
+    constexpr ptrdiff_t COLUMNS = 512;  // stay in a cache for all outputs
+    for (ptrdiff_t j = 0; j < inputs; j += COLUMNS)
       for (ptrdiff_t o = 0; o < outputs; o += ABREAST) {
-        const ptrdiff_t some = std::min(ABREAST, outputs - o), columns = std::min(most, inputs - j);
-        const ptrdiff_t at = weight_ + o * inputs + j, sum = o * stride_ + j;
-        const Strip strip{update, at, rows, columns, j, o, first ? nullptr : sums_.data() + sum,
-                          direct ? nullptr : sums_.data() + sum};
-        if (wanted && learns) strip_of<true, true>(some, strip);
-        if (wanted && !learns) strip_of<true, false>(some, strip);
-        if (!wanted && learns) strip_of<false, true>(some, strip);
-        if (!learns || !last || direct) continue;
-        for (ptrdiff_t i = 0; i < some; ++i) update.apply(at + i * inputs, sums_.data() + sum + i * stride_, columns);
+        const ptrdiff_t end = std::min(j + COLUMNS, inputs);
+        wanted ? strip_of<true>(update, o, rows, j, end) : strip_of<false>(update, o, rows, j, end);
       }
   }
 
  private:
   static constexpr ptrdiff_t ABREAST = std::min(8, TALLEST);  // outputs of a strip
   static constexpr ptrdiff_t CACHED = 1 << 17;                // numbers of rows that are used again and again
+  static constexpr ptrdiff_t MANY = 32;                       // rows for which sums are better kept in registers
 
   // results (rows, outputs) = the rows, as T, times W, of whose outputs weights(o, i) are the i-th of some.
   template <typename T, class Weights>
@@ -111,66 +109,76 @@ class Affine {
     if (last) update.apply(bias_, biases_.data(), outputs);
   }
 
-  // Some columns of a few outputs' weights, which begin at number `at`, for all rows. Sums of gradients go on from
-  // `before`, null for zero, and to `after`, null for a step of W at once.
-  struct Strip {
-    const Update& update;
-    ptrdiff_t at, rows, columns, column, output;
-    const float* before;
-    float* after;
-  };
+  // sums (outputs, inputs) = or += slopes (rows, outputs), turned, times the rows; a step of W by those of all parts.
+  void weigh(const Update& update, ptrdiff_t rows, bool first, bool last) {
+    sums_.resize(static_cast<size_t>(outputs * stride_));
+    multiply_panels(outputs, {slopes_.data(), 1, slope_stride_}, rows, flat(0), stride_, sums_.data(), !first);
+    for (ptrdiff_t o = 0; o < outputs && last; ++o)
+      update.apply(weight_ + o * inputs, sums_.data() + o * stride_, inputs);
+  }
 
-  // changes (rows, columns) += slopes (rows, M) W (M, columns), and sums (M, columns) of the slopes times the rows: W is
-  // read once for both.
-  template <bool PULLS, bool LEARNS, int M>
-  void strip(Strip s) {  // a copy, as of the other members: what vectors are stored to could be them
-    const Update update = s.update;
-    const ptrdiff_t inputs = this->inputs, stride = stride_;
-    const float* rows = flat(0) + s.column;
-    float* slopes = narrow_.data();  // close together, not each row's in another page of memory
-    for (ptrdiff_t n = 0; n < s.rows; ++n) std::copy_n(slopes_.data() + n * slope_stride_ + s.output, M, slopes + n * M);
-    float* changes = changes_.data() + s.column;
-    for (ptrdiff_t j = 0; j < s.columns; j += LANES) {
-      const ptrdiff_t rest = s.columns - j;
+  // c (rows, inputs) = or += left (rows, common) right (common, inputs), whose rows begin so far `apart`. A few columns
+  // of `right` at a time are copied close together: where they stand, each row is in another page of memory.
+  void multiply_panels(ptrdiff_t rows, Left<float> left, ptrdiff_t common, const float* right, ptrdiff_t apart, float* c,
+                       bool add) {
+    constexpr ptrdiff_t PANEL = 2 * LANES;
+    panel_.resize(static_cast<size_t>(common * PANEL));
+    for (ptrdiff_t j = 0; j < inputs; j += PANEL) {
+      const ptrdiff_t columns = std::min(PANEL, inputs - j);
+      for (ptrdiff_t l = 0; l < common; ++l)
+        for (ptrdiff_t i = 0; i < columns; i += LANES)
+          store(panel_.data() + l * PANEL + i, load(right + l * apart + j + i, columns - i));
+      product<float>(rows, whole(columns), left, {1, static_cast<int>(common)}, {panel_.data(), PANEL}, c + j, stride_, add);
+    }
+  }
+
+  // For the columns from `begin` to before `end` and M outputs from `o` on: changes (rows, columns) += slopes (rows, M)
+  // W (M, columns), and a step of W by the slopes times the rows. W is read once for both.
+  template <bool PULLS, int M>
+  void strip(Update update, ptrdiff_t o, ptrdiff_t rows, ptrdiff_t begin, ptrdiff_t end) {
+    // Copies, as the update is: what vectors are stored to could be the members.
+    const ptrdiff_t inputs = this->inputs, stride = stride_, weight = weight_ + o * inputs;
+    const float* x_rows = flat(0);
+    float *changes = changes_.data(), *slopes = narrow_.data();  // close together, not each row's in another page of memory
+    for (ptrdiff_t n = 0; n < rows; ++n) std::copy_n(slopes_.data() + n * slope_stride_ + o, M, slopes + n * M);
+    for (ptrdiff_t j = begin; j < end; j += LANES) {
+      const ptrdiff_t rest = end - j;
       Vector weights[M], sums[M];
 #pragma GCC unroll 16
       for (int k = 0; k < M; ++k) {
-        if (PULLS) weights[k] = load(update.row + s.at + k * inputs + j, rest);
-        sums[k] = LEARNS && s.before ? load(s.before + k * stride + j) : Vector{};
+        if (PULLS) weights[k] = load(update.row + weight + k * inputs + j, rest);
+        sums[k] = Vector{};
       }
-      for (ptrdiff_t n = 0; n < s.rows; ++n) {
-        const Vector x = load(rows + n * stride + j);
+      for (ptrdiff_t n = 0; n < rows; ++n) {
+        const Vector x = load(x_rows + n * stride + j);
         Vector change = PULLS ? load(changes + n * stride + j) : Vector{};
 #pragma GCC unroll 16
         for (int k = 0; k < M; ++k) {
           const float slope = slopes[n * M + k];
-          if (LEARNS) sums[k] += slope * x;
+          sums[k] += slope * x;
           if (PULLS) change += slope * weights[k];
         }
         if (PULLS) store(changes + n * stride + j, change);
       }
 #pragma GCC unroll 16
-      for (int k = 0; k < M && LEARNS; ++k) {
-        const ptrdiff_t at = s.at + k * inputs + j;
-        if (s.after)
-          store(s.after + k * stride + j, sums[k]);
-        else
-          update.apply(at, PULLS ? weights[k] : load(update.row + at, rest), sums[k], rest);
+      for (int k = 0; k < M; ++k) {
+        const ptrdiff_t at = weight + k * inputs + j;
+        update.apply(at, PULLS ? weights[k] : load(update.row + at, rest), sums[k], rest);
       }
     }
   }
 
   // As `strip`, for a number of outputs known at run time, 1 to ABREAST.
-  template <bool PULLS, bool LEARNS, int M = ABREAST>
-  void strip_of(ptrdiff_t some, const Strip& s) {
+  template <bool PULLS, int M = ABREAST>
+  void strip_of(const Update& update, ptrdiff_t o, ptrdiff_t rows, ptrdiff_t begin, ptrdiff_t end) {
     if constexpr (M > 1)
-      if (some < M) return strip_of<PULLS, LEARNS, M - 1>(some, s);
-    strip<PULLS, LEARNS, M>(s);
+      if (outputs - o < M) return strip_of<PULLS, M - 1>(update, o, rows, begin, end);
+    strip<PULLS, M>(update, o, rows, begin, end);
   }
 
   const bool rectified_;
   const ptrdiff_t stride_, slope_stride_, weight_, bias_;
-  Numbers<float> flat_, slopes_, results_, biases_, changes_, sums_, narrow_;
+  Numbers<float> flat_, slopes_, results_, biases_, changes_, sums_, narrow_, panel_;
   Numbers<Pair> paired_;
 };
 
