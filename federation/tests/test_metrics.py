@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -22,8 +23,10 @@ from pomona.storage.lock import locked
 from pomona_federation import certificates
 from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.json_store import write_json
+from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics import HELP, listening, metrics_app, of_server, of_silo
 from pomona_federation.monitoring.watched_server import AuditedServer, moment
+from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.supervision.process_logs import Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from pomona_federation.unused_uplinks import UnusedUplink
@@ -58,10 +61,8 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
     answer = reply(of_server(ran / "server"))
     assert (answer.status_code, answer.headers["content-type"]) == (200, CONTENT_TYPE_LATEST)
     samples = samples_in(answer.text)
-    events = [
-        json.loads(line)
-        for line in (ran / "server" / "run" / "events.jsonl").read_text().splitlines()
-    ]
+    text = (ran / "server" / "run" / "events.jsonl").read_text()
+    events = [json.loads(line) for line in text.splitlines()]
     audit = list(complete_lines(ran / "server" / "run" / "audit.jsonl"))
     assert get(samples, "pomona_server_round") == get(samples, "pomona_server_rounds") == 3
     assert get(samples, "pomona_server_state", state="finished") == 1
@@ -70,18 +71,15 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
     assert get(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admitted") == 2
     (committed,) = [e["time"] for e in audit if e["event"] == "round"][-1:]
     commit_time = datetime.fromisoformat(committed).timestamp()
-    assert get(samples, "pomona_server_last_round_timestamp_seconds") == pytest.approx(
-        commit_time, abs=1e-3
-    )
+    last_round = get(samples, "pomona_server_last_round_timestamp_seconds")
+    assert last_round == pytest.approx(commit_time, abs=1e-3)
     received = [e["time"] for e in audit if e["event"] == "received" and e["silo"] == "silo-0"][-1]
-    assert get(
-        samples, "pomona_server_silo_last_seen_timestamp_seconds", silo="silo-0"
-    ) == pytest.approx(datetime.fromisoformat(received).timestamp(), abs=1e-3)
+    seen = get(samples, "pomona_server_silo_last_seen_timestamp_seconds", silo="silo-0")
+    assert seen == pytest.approx(datetime.fromisoformat(received).timestamp(), abs=1e-3)
     last = [e for e in events if e["event"] == "evaluation" and e["split"] == "test"][-1]
     mean = sum(last["value"]) / len(last["value"])
-    assert get(samples, "pomona_server_metric", split="test", metric="accuracy") == pytest.approx(
-        mean
-    )
+    score = get(samples, "pomona_server_metric", split="test", metric="accuracy")
+    assert score == pytest.approx(mean)
     expiry = certificates.expires(ran / "server" / "certs" / "server.crt")
     assert expiry
     day = get(samples, "pomona_server_certificate_expiry_timestamp_seconds")
@@ -94,12 +92,8 @@ def test_for_whom_a_run_waits_and_what_was_restarted(ran, tmp_path):
         audit.write("lost", process="SuperLink", round=2, failures=1)
     with running(server, {"silo-1": "is not connected"}):
         samples = samples_in(reply(of_server(server)).text)
-    assert (
-        get(samples, "pomona_server_up")
-        == get(samples, "pomona_server_state", state="running")
-        == 1
-    )
-    assert get(samples, "pomona_server_waiting_silos") == 1
+    assert get(samples, "pomona_server_up") == get(samples, "pomona_server_waiting_silos") == 1
+    assert get(samples, "pomona_server_state", state="running") == 1
     assert get(samples, "pomona_server_restarts_total", process="SuperLink") == 1
     assert get(samples, "pomona_server_restarts_total", process="ServerApp") == 0
 
@@ -126,14 +120,8 @@ def test_files_that_grow_are_read_on_and_those_rewritten_anew(ran, tmp_path):
     assert admitted() == 1
 
 
-DAMAGED = (
-    b"",
-    b"\xff\n",
-    b"[]\n",
-    b"{" * 10**5 + b"\n",
-    b'{"event": "round"}\n',
-    b'{"event": "start", "clients": 7}\n',
-)
+INCOMPLETE = b'{"event": "round"}\n', b'{"event": "start", "clients": 7}\n'
+DAMAGED = (b"", b"\xff\n", b"[]\n", b"{" * 10**5 + b"\n", *INCOMPLETE)
 
 
 @pytest.mark.parametrize("content", DAMAGED)
@@ -154,10 +142,8 @@ def test_a_damaged_file_is_left_out_or_said_in_one_line(name, content, ran, tmp_
 def test_health_is_200_only_where_all_is_well(ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
     report = of_server(server)
-    assert (reply(report, "/health").status_code, reply(report, "/health").json()["healthy"]) == (
-        200,
-        True,
-    )
+    answer = reply(report, "/health")
+    assert (answer.status_code, answer.json()["healthy"]) == (200, True)
     with running(server, {}):
         assert reply(report, "/health").status_code == 200
     killed = reply(report, "/health")
@@ -169,15 +155,28 @@ def test_health_is_200_only_where_all_is_well(ran, tmp_path):
         assert "live.json cannot be read" in answer.text
 
 
+@pytest.mark.parametrize("state", ["proposed", "queued", "running", "failed", "finished"])
+def test_a_study_that_is_not_over_needs_a_server(state):
+    views = [SimpleNamespace(status={"state": state, "pid": pid}) for pid in (None, 1)]
+    assert [*map(metrics.healthy, views)] == [state == "finished", state != "failed"]
+
+
+def test_no_alert_waits_for_a_revoked_silo(ran, tmp_path):
+    server = copied(ran / "server", tmp_path / "server")
+    dismiss(server, "silo-1")
+    samples = samples_in(reply(of_server(server)).text)
+    named = {silo for _, pairs in samples for key, silo in pairs if key == "silo"}
+    assert named == {"silo-0", "silo-2"}
+
+
 def test_a_silos_metrics(tmp_path):
     folder, _ = kit(tmp_path)
     with locked(folder / "state"):
         write_json(folder / "state" / "node" / NODE, NodeStatus(state="connected"))
         samples = samples_in(reply(of_silo(folder)).text)
         assert reply(of_silo(folder), "/health").status_code == 200
-    assert (
-        get(samples, "pomona_silo_state", state="connected") == get(samples, "pomona_silo_up") == 1
-    )
+    assert get(samples, "pomona_silo_up") == 1
+    assert get(samples, "pomona_silo_state", state="connected") == 1
     assert reply(of_silo(folder), "/health").status_code == 503  # killed
 
 

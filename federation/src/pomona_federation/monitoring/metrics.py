@@ -17,6 +17,7 @@ from pomona.core.errors import LockedError, PomonaError
 from pomona_federation import status
 from pomona_federation.agreement import Federation
 from pomona_federation.monitoring.watched_server import StudyView, WatchedServer, moment
+from pomona_federation.server.submissions import FINAL_STATES
 from pomona_federation.silo import history
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_decisions import StudyDecisions
@@ -76,7 +77,7 @@ def of_server(kit: Path) -> Callable[[], Report]:
         views = {str(view.status["study"] or ""): view for view in server.studies()}
         states = {name: _state(view) for name, view in views.items()}
         samples = (s for name, view in views.items() for s in _study_samples(name, view))
-        return Report(_families(samples), states, set(states.values()) <= HEALTHY_STUDY)
+        return Report(_families(samples), states, all(map(healthy, views.values())))
 
     return report
 
@@ -114,6 +115,12 @@ def _state(view: StudyView) -> str:
     return str(view.status["state"]).partition(";")[0]
 
 
+def healthy(view: StudyView) -> bool:
+    """Whether all is well with a study; one that is not over needs a server."""
+    state = _state(view)
+    return state in HEALTHY_STUDY and (view.status["pid"] is not None or state in FINAL_STATES)
+
+
 def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
     row, audited, labels = view.status, view.audited, {"study": study}
     waiting = row["waiting"] or {}
@@ -135,6 +142,8 @@ def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
         key = {"metric": view.recorded.metric, "model": model, "when": stage, "split": split}
         yield "pomona_server_metric", mean, {**labels, **key}
     for silo in row["silos"]:
+        if silo["state"] == "revoked":  # no alert waits for it
+            continue
         of_silo, last = {**labels, "silo": silo["silo"]}, view.last_messages.get(silo["silo"], "")
         yield "pomona_server_silo_present", silo["state"] == "present", of_silo
         yield "pomona_server_silo_connected", silo["connected"], of_silo

@@ -201,7 +201,7 @@ class Notifier:
         if self._memory != previous:
             self._write()
         for outgoing in self._memory.waiting:
-            if outgoing.send_after <= self.clock():
+            if not 0 < outgoing.send_after - self.clock() <= LONGEST_DELAY:  # unless set back
                 self._send(outgoing)
 
     def _send(self, outgoing: Outgoing) -> None:
