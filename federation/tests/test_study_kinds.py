@@ -99,7 +99,9 @@ def own_file(federation, silo):
 # evaluate
 
 
-def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(federation):
+@pytest.mark.parametrize("method", ["apple", "fedavg"])  # the latter's models are the same bytes
+def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(world, method):
+    federation = world.federation(method=method)
     federation.run()
     matrix = cells(ran(federation, evaluation_file(federation)))
     assert matrix == {
@@ -108,7 +110,7 @@ def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(federation):
         for silo in federation.names
         for split in ("test", "validation")
     }
-    assert len({value for _, value, _ in matrix.values()}) > 4
+    assert len({value for _, value, _ in matrix.values()}) > 2
     assert "| silo-1 |" in result_text(federation.server, "cross", "md")
     assert own_models(federation, "cross") == {}  # nothing was trained
 

@@ -70,7 +70,7 @@ class FlowerTransport:
     _settled: dict[int, int] = field(default_factory=dict)
     _initial_models: dict[int, Tensor] = field(default_factory=dict)
     _join_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sizes, until settled
-    _origins: dict[str, RowOrigin] = field(default_factory=dict)  # of rows in the bank, by hash
+    _origins: dict[int, Origins] = field(default_factory=dict)  # of each silo's row in the bank
     _fresh: dict[int, Origins] = field(default_factory=dict)
     _round: int = 0
     _spool: UplinkSpool = field(init=False)  # of the current visit
@@ -161,13 +161,9 @@ class FlowerTransport:
 
     def commit(self, ids: Sequence[int]) -> None:
         """Count the round for these silos; they learn of it with their next task."""
-        members = self.registry.entries
         for client in ids:
-            self._settled[client], silo = self._round, members[client].name
-            remaining = {
-                digest: origin for digest, origin in self._origins.items() if origin.silo != silo
-            }
-            self._origins = remaining | dict(self._fresh.get(client, []))
+            self._settled[client] = self._round
+            self._origins[client] = self._fresh.get(client, {})
             self._initial_models.pop(client, None)
             self._join_sizes.pop(client, None)
 
@@ -175,7 +171,10 @@ class FlowerTransport:
         """State for the checkpoint: each silo's committed round, origins of rows, and what silos
         without one start from.
         """
-        origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
+        origins = {
+            str(client): {digest: origin.model_dump() for digest, origin in of_rows.items()}
+            for client, of_rows in self._origins.items()
+        }
         tensors = {f"start.{client}": row for client, row in self._initial_models.items()}
         return tensors, {
             "settled": {str(i): self._settled.get(i, 0) for i in ids},
@@ -196,7 +195,10 @@ class FlowerTransport:
     ) -> None:
         """The inverse of ``save``; silos have kept their states."""
         self._settled = {int(i): number for i, number in note["settled"].items() if number}
-        self._origins = {digest: RowOrigin(**origin) for digest, origin in note["origins"].items()}
+        self._origins = {
+            int(client): {digest: RowOrigin(**origin) for digest, origin in of_rows.items()}
+            for client, of_rows in note["origins"].items()
+        }
         self._initial_models = {int(path.partition(".")[2]): row for path, row in tensors.items()}
         self._join_sizes = {i: tuple(sizes) for sizes, clients in note["joined"] for i in clients}
 

@@ -42,6 +42,8 @@ from pomona_federation.server.outgoing_messages import OutgoingMessage
 from pomona_federation.study import TrainingStudy
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED, Reason, UnusableError, UnusedUplink
 
+Origins = dict[str, RowOrigin]  # of one silo's rows, by hash
+
 
 @dataclass
 class OutgoingTask(OutgoingMessage):
@@ -76,7 +78,7 @@ class OutgoingTask(OutgoingMessage):
 
 
 def downlink_entry(
-    packed: PackedRows, key: str, k: int, client: int, origins: Mapping[str, RowOrigin]
+    packed: PackedRows, key: str, k: int, client: int, origins: Mapping[int, Origins]
 ) -> DownlinkEntry:
     """An entry of the downlink for one silo; its rows are packed.
 
@@ -85,7 +87,7 @@ def downlink_entry(
         key: of the entry.
         k: the silo's number among the receivers.
         client: the silo's.
-        origins: the origins of relayed rows, by hash.
+        origins: those of relayed rows, by silo: two of them may have sent the same row.
     """
     rows = packed.downlink[key]
     row_form = entry_form_of(rows)
@@ -97,7 +99,9 @@ def downlink_entry(
         form=row_form,
         index=tuple(index) if row_form.many else (0,),
         rows=digests if row_form.many else {0: digests[index[0]]},
-        origins={j: origins[digest] for j, digest in digests.items() if digest in origins},
+        origins={
+            j: origins[j][digest] for j, digest in digests.items() if digest in origins.get(j, {})
+        },
     )
 
 
@@ -160,7 +164,6 @@ def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
     }
 
 
-Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
 MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
 
 
@@ -211,18 +214,18 @@ class AnswerReader:
             reply, answer.run, answer.number, answer.samples, outgoing.bytes_down, outgoing.bytes_up
         )
         if fault or not request.trains:
-            return arrival, []
+            return arrival, {}
         if terms.config.secure_aggregation:
             outgoing.mask = self._key(client, outgoing, answer)
-            return arrival, []
+            return arrival, {}
         if sha256(uplink) != answer.uplink:
             raise UnusableError(Reason.SIGNATURE, "the uplink is not the one that was signed")
         encoding = Encoding(terms.run_study.wire, terms.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
-        origins = [
+        origins = dict(
             self._origin(client, outgoing, answer, name, encoding.pack(tensors[name]))
             for name in self.relays
-        ]
+        )
         return replace(arrival, reply=replace(reply, uplink=tensors)), origins
 
     def _key(self, client: int, outgoing: OutgoingTask, answer: Answer) -> MaskKey:
