@@ -477,14 +477,8 @@ def visit(number, accuracy, info=None, split="test"):
     figures = {"samples": 40, "loss": 0.5, "accuracy": accuracy, "value": accuracy}
     score = {"model": "personal", "when": "trained", "split": split, **figures}
     progress = {"round": number, "trained": True, "settled": number - 1}
-    return {
-        **progress,
-        "scores": [score],
-        "info": info or {},
-        "loss": 0.1,
-        "bytes_down": 5,
-        "bytes_up": 7,
-    }
+    counts = {"loss": 0.1, "bytes_down": 5, "bytes_up": 7}
+    return {**progress, **counts, "scores": [score], "info": info or {}}
 
 
 def visited(folder, *lines):
@@ -522,9 +516,7 @@ def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, c
     scores.write_text(
         scores.read_text().replace(f'"value": {data["alone"]["value"]}', '"value": 0.125')
     )
-    assert silo_report.report(folder)[0].alone["value"] == 0.125, (
-        "what was computed is not computed again"
-    )
+    assert silo_report.report(folder)[0].alone["value"] == 0.125  # not computed again
 
 
 def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
@@ -543,6 +535,19 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     last = simulate(scenario).curve("personal", "trained")[-1]
     baseline = silo_report.report(folder)[0].alone
     assert (baseline["loss"], baseline["accuracy"]) == (last.loss[0], last.accuracy[0])
+
+
+def test_training_alone_is_not_set_beside_a_study_on_other_rows(tmp_path):
+    """After rows have been added to the data of a study that is over."""
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(3, 0.5))
+    agreement = Federation.load(folder / "federation.toml").agreement
+    pinned = PinnedAgreement(agreement=agreement, rows="0" * 64)
+    own_state.write_own(folder / "state" / "agreement.json", pinned)
+    report = silo_report.report(folder)[0]
+    assert report.alone is None
+    assert silo_report.OTHER_ROWS in report.markdown()
+    assert silo_report.NO_GAIN not in report.markdown()
 
 
 def test_training_alone_needs_no_sum_over_other_silos(tmp_path):

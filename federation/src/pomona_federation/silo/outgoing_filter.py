@@ -167,9 +167,7 @@ def departing_in_survey(
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "groups": _rows_of_groups(survey, largest_group),
-        "stays": (
-            f"every row, every cell of fewer than {survey.least} rows, smallest and largest values"
-        ),
+        "stays": f"every row, every cell of fewer than {survey.least} rows",
     }
 
 

@@ -175,10 +175,11 @@ class Silo:
     def require_same_rows(self) -> None:
         """Raise ProtocolError if data or split are not those of the study's first task here."""
         if not same_rows(self.state, self.local):
+            path = (self.state / PINNED).relative_to(self.folder)
             raise ProtocolError(
                 "this silo's data or its split differs from that of its first task in this study, "
-                "and it might be tested on training rows; put the data back or, if values of the "
-                f"same rows were corrected, remove {(self.state / PINNED).relative_to(self.folder)}"
+                "so it might be tested on training rows; leave that if the study is over, else put "
+                f"the data back, or remove {path} if values of the same rows were corrected"
             )
 
     @property

@@ -26,7 +26,7 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo import history
 from pomona_federation.silo.history import HistoryEntry
 from pomona_federation.silo.privacy_budget import overview
-from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_in_study import Silo, same_rows
 from pomona_federation.silo.silo_scenario import own_scenario
 
 LOCAL_SCORES = "alone.json"
@@ -35,6 +35,7 @@ NO_GAIN = (
     "no gain is stated: both figures come from one silo's test rows, and their difference has no "
     "interval here"
 )
+OTHER_ROWS = "not computed, since the data, and so the test rows, are no longer those of the study"
 
 
 class Evaluation(Settings):
@@ -62,7 +63,8 @@ class Report:
         own: the last evaluation of the method's headline model, on the silo's own test data.
         metric: the headline metric.
         alone: the same for a model trained for as many rounds on the silo's own data only. It stays
-            here, so it is trained without privacy noise even if the federation adds some.
+            here, so it is trained without privacy noise even if the federation adds some. None if
+            the data are no longer those of the study, whose test rows are others then.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
         privacy: epsilon by the silo's account, and for what; empty without ``[run.privacy]``.
@@ -73,14 +75,14 @@ class Report:
     method: str
     metric: str
     own: dict[str, Any]
-    alone: dict[str, Any]
+    alone: dict[str, Any] | None
     peers: list[tuple[str, list[dict[str, Any]]]]
     numbers: list[tuple[str, list[float]]]
     privacy: str = ""
 
     def markdown(self) -> str:
         """The report as a page."""
-        headline, local, metric = self.own, self.alone, metric_named(self.metric)
+        headline, metric = self.own, metric_named(self.metric)
         model = f"{headline['model']}, {headline['when']}, by {self.method}"
         lines = [
             f"# {self.silo} in federation {self.federation}",
@@ -90,9 +92,7 @@ class Report:
             f"- model: {model}, round {headline['round']}",
             f"- own test data: {headline['samples']} samples",
             f"- {_scores(metric, headline)}",
-            f"- training alone{WITHOUT_NOISE if self.privacy else ','} {local['round']} rounds: "
-            f"{_scores(metric, local)}",
-            f"- {NO_GAIN}",
+            *self._local_training(metric),
             *([f"- privacy of what was sent: {self.privacy}"] if self.privacy else []),
         ]
         for meaning, rows in self.peers:
@@ -100,6 +100,14 @@ class Report:
         for meaning, values in self.numbers:
             lines += ["", f"## {meaning}", "", ", ".join(f"{v:.4g}" for v in values)]
         return "\n".join(lines) + "\n"
+
+    def _local_training(self, metric: Metric) -> list[str]:
+        """Lines on training alone."""
+        if self.alone is None:
+            return [f"- training alone: {OTHER_ROWS}"]
+        noise = WITHOUT_NOISE if self.privacy else ","
+        scores = _scores(metric, self.alone)
+        return [f"- training alone{noise} {self.alone['round']} rounds: {scores}", f"- {NO_GAIN}"]
 
 
 def report(
@@ -169,8 +177,7 @@ def last_evaluation(visits: Sequence[HistoryEntry], headline: tuple[str, str]) -
     evaluations = [s for s in evaluations if s["samples"]]
     if not evaluations:
         raise DataError(
-            "no model has been evaluated on own test data yet; wait for the first round, and keep "
-            "test rows"
+            "no model has been evaluated on own test data yet; keep test rows, and wait for round 1"
         )
     return evaluations[-1]
 
@@ -208,8 +215,8 @@ def helpers(
 
 def _local_scores(
     silo: Silo, rounds: int, watch: Callable[[Config], Callback | None]
-) -> dict[str, Any]:
-    """Scores of local training for as many rounds, computed once."""
+) -> dict[str, Any] | None:
+    """Scores of local training for as many rounds, computed once; None on other data."""
     terms = silo.terms
     key = f"{terms.agreement}-{terms.config.metric}-{rounds}"
     path = silo.state / "node" / LOCAL_SCORES
@@ -218,10 +225,10 @@ def _local_scores(
         if cached and cached.key == key:
             return cached.alone.model_dump()
     scenario = own_scenario(silo.file, terms, silo.member, Separate())
-    scenario = replace(
-        scenario, config=scenario.config.model_copy(update={"rounds": max(1, rounds)})
-    )
-    result = simulate(scenario, None, watch(scenario.config))
+    if not same_rows(silo.state, scenario):
+        return None
+    config = scenario.config.model_copy(update={"rounds": max(1, rounds)})
+    result = simulate(replace(scenario, config=config), None, watch(config))
     last = result.curve("personal", "trained")[-1]
     first = (values[0] for values in (last.samples, last.loss, last.accuracy, last.value))
     local = Evaluation(**dict(zip(Evaluation.model_fields, (last.round, *first), strict=True)))

@@ -43,7 +43,7 @@ def _safe(name: str) -> str:
     return name
 
 
-def _word(text: str) -> str:
+def _term(text: str) -> str:
     from pomona.data.text import tokens  # late: it imports the readers of tables, which take 50 MB
 
     if tokens(text) != [text]:
@@ -53,7 +53,7 @@ def _word(text: str) -> str:
 
 SafeName = Annotated[str, AfterValidator(_safe)]
 CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Term = Annotated[str, StringConstraints(max_length=LONGEST_WORD), AfterValidator(_word)]
+Term = Annotated[str, StringConstraints(max_length=LONGEST_WORD), AfterValidator(_term)]
 ColumnKind = Literal["number", "date", "category"]
 Markers = Annotated[tuple[SafeName, ...], Field(max_length=50), FailFast()]
 Cells = Annotated[
