@@ -10,6 +10,7 @@ import pytest
 from browsing import contrast
 
 from pomona.methods import METHODS
+from pomona.results.figures.plot import shorten
 from pomona.results.method_colours import COLOURS, DASHES, DISTINCT, FIXED, MARKERS, styles
 
 TITLES = [settings().method().card.presentation.title for settings in METHODS.values()]
@@ -86,3 +87,7 @@ def test_methods_that_are_drawn_often_keep_their_look() -> None:
 
 def test_there_are_as_many_dashes_and_markers_as_colours() -> None:
     assert len(set(DASHES)) == len(set(MARKERS)) == len(COLOURS) == DISTINCT == 12
+
+
+def test_long_names_that_differ_at_their_end_stay_apart() -> None:
+    assert len({shorten(f"Krankenhaus der Barmherzigen Brüder {k:02d}") for k in range(60)}) == 60

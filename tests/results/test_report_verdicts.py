@@ -12,6 +12,7 @@ from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import Gain, Verdict, gains, jointly
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
+from pomona.results import gain_presentation
 from pomona.results.figures.clients import values
 from pomona.results.figures.curves import curves, scenario_name
 from pomona.results.figures.sections import figures
@@ -327,6 +328,13 @@ def test_a_gain_without_an_interval_has_the_reason(rows, clients, value, reason)
     [run, base] = runs([scored("fedavg", (60,)), scored("separate", (60,))])
     table = _by_client(Gains(run, base, [gain], gain))
     assert table.rows[0][5:7] == [reason, "cannot tell"]
+
+
+def test_no_size_is_said_of_a_gain_that_so_few_samples_cannot_show():
+    """Signs of 8 rows agree in all of them by chance more often than in 0.05 / 60 of cases."""
+    gain = gains(sized("fedavg", (4,), (8,)), sized("separate", (6,), (8,)))[1]
+    assert gain_presentation.detectable(METRICS["accuracy"], gain, 60) == "none"
+    assert "rows no gain" in gain_presentation.resolution(METRICS["accuracy"], gain, 60)
 
 
 def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_open() -> None:

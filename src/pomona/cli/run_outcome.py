@@ -142,8 +142,8 @@ def _effort(result: Result) -> str:
     seconds = sum(row.seconds for row in result.rounds)
     busy = f"; all workers busy {s['busy_share']:.0%} of the time" if "busy_share" in s else ""
     return (
-        f"{counted(s['rounds'], 'round')} in {seconds:.1f} s; {size(s['bytes_down'])} down, "
-        f"{size(s['bytes_up'])} up"
+        f"{counted(s['rounds'], 'round')} in {seconds:.1f} s of training; "
+        f"{size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
         f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round){busy}"
     )
 

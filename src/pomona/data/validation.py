@@ -42,7 +42,7 @@ def labels(y: NDArray[Any], n_classes: int | None, source: str) -> NDArray[np.in
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(
             f"{source}: labels have shape {y.shape}, not one per row; give class numbers, or set "
-            'data.targets = "multilabel" or "regression"'
+            'data.targets = "multilabel", "regression" or "segmentation"'
         )
     flat = y.reshape(-1)
     end = MOST_CLASSES if n_classes is None else n_classes

@@ -180,9 +180,12 @@ def fewer_clients(gains: Gains) -> str:
 
 def detectable(metric: Metric, gain: Gain, comparisons: int) -> str:
     """Format the smallest gain that would be significant with 80 % probability among as many
-    comparisons; "-" without an interval.
+    comparisons; "-" without an interval, "none" if it is more than the metric's whole range.
     """
-    return metric.number(gain.error.detectable(comparisons) if gain.error else None)
+    smallest = gain.error.detectable(comparisons) if gain.error else None
+    if smallest and smallest > metric.high - metric.low:
+        return "none"
+    return metric.number(smallest)
 
 
 def resolution(metric: Metric, gain: Gain, comparisons: int) -> str:
@@ -191,11 +194,13 @@ def resolution(metric: Metric, gain: Gain, comparisons: int) -> str:
     """
     if gain.error is None:
         return ""
-    smallest = metric.gap(gain.error.detectable(comparisons)).lstrip("+")
+    smallest = gain.error.detectable(comparisons)
     units = "group" if gain.pairs < gain.rows else "row"
-    text = f"With {counted(gain.pairs, f'test {units}')} a gain of {smallest} or more would show"
-    text += " with 80 % probability"
-    if not gain.margin or gain.error.detectable(comparisons) <= gain.margin:
+    size = "no gain"
+    if smallest <= metric.high - metric.low:
+        size = f"a gain of {metric.gap(smallest).lstrip('+')} or more"
+    text = f"With {counted(gain.pairs, f'test {units}')} {size} would show with 80 % probability"
+    if not gain.margin or smallest <= gain.margin:
         return f"{text}."
     margin = metric.gap(gain.margin).lstrip("+")
     factor = gain.error.factor(gain.margin, comparisons)

@@ -276,7 +276,8 @@ def _run_note(metrics: Sequence[Metric]) -> str:
     return (
         f"Means over clients{pooled}: last round, round best on validation, round best on test "
         f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the clients. "
-        "Sent: down and up, 1 MB is 10⁶ bytes. Bold: the headline model, and its value in gains."
+        "Sent: down and up, 1 MB is 10⁶ bytes. Seconds: of training, not of evaluation. Bold: the "
+        "headline model, and its value in gains."
     )
 
 

@@ -57,7 +57,7 @@ def calibration_by_client(runs: list[Run]) -> ReportFigure | None:
     clients = list(outcome.clients.items())[:MAX_PANELS]
     figure, axes = _panels(len(clients), 3)
     for ax, (client, groups) in zip(axes, clients, strict=True):
-        _curve(ax, run, plot.shorten(run.client(client), 18), groups)
+        _curve(ax, run, plot.shorten(run.client(client)), groups)
     lines = ((run.client(c), *group) for c, groups in outcome.clients.items() for group in groups)
     rows = plot.records(f"client {OF_A_GROUP}", lines)
     first = f" The first {MAX_PANELS} clients." if len(outcome.clients) > MAX_PANELS else ""

@@ -185,9 +185,8 @@ def vectors(series: Series) -> ReportFigure:
         _line(upper, series, means[:, j], color=colour, label=names[j] if j in in_legend else None)
     if lower:
         colours = colormaps["viridis"].with_extremes(bad=plot.MISSING)
-        image = lower.imshow(
-            series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower"
-        )
+        cells = {"aspect": "auto", "interpolation": "nearest", "origin": "lower"}
+        image = lower.imshow(series.values[-1].T, cmap=colours, **cells)
         figure.colorbar(image, ax=lower, label=quantity.symbol).outline.set_visible(False)
         plot.bare(lower)
         lower.set_yticks(*((range(k), names) if k <= MAX_LABELS else ([],)))

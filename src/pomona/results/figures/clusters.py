@@ -56,7 +56,7 @@ def _map(series: Series, final: list[int]) -> plot.Figure:
         vmin=-0.5,
         vmax=len(ids) - 0.5,
         aspect="auto",
-        interpolation="none",
+        interpolation="nearest",
     )
     plot.bare(ax)
     ticks = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 11)).round().astype(int))

@@ -206,8 +206,9 @@ def client_colours(n: int) -> list[Any]:
 
 
 def shorten(name: str, limit: int = 14) -> str:
-    """Shorten a name to fit an axis."""
-    return name if len(name) <= limit else f"{name[: limit - 1]}…"
+    """Shorten a name in its middle to fit an axis: many differ in their last letters only."""
+    suffix = (limit - 1) // 2
+    return name if len(name) <= limit else f"{name[: limit - 1 - suffix]}…{name[-suffix:]}"
 
 
 @contextmanager
@@ -309,7 +310,7 @@ def matrix(
     n = len(values)
     figure, axes = panels(WIDTH, min(max(0.36 * n + 0.9, 2.8), 4.2), layout="compressed")
     ax = axes[0, 0]
-    image = ax.imshow(values, interpolation="none", **style)
+    image = ax.imshow(values, interpolation="nearest", **style)
     text_style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
     dark = image.to_rgba(values)[..., :3] @ LUMINANCE < 0.5
     for row, line in enumerate(texts):
@@ -364,7 +365,7 @@ def legend_below(figure: Figure, columns: int) -> None:
     three rows, enlarge it.
     """
     labels = [label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]]
-    columns = max(1, min(columns, int(60 / (6 + max(map(len, labels), default=0)))))
+    columns = max(1, min(columns, int(58 / (6 + max(map(len, labels), default=0)))))
     legend = figure.legend(loc="outside lower center", ncols=columns)
     rows = -(-len(legend.get_texts()) // columns)
     figure.set_figheight(figure.get_figheight() + 0.22 * max(0, rows - 3))

@@ -121,7 +121,7 @@ def _maps(
     axes = figure.subplot_mosaic(grid, height_ratios=[1, 2.2][-len(grid) :])
     for t in series.moments:
         matrix = np.where(~np.eye(series.n, dtype=bool), series.values[t], np.nan)
-        image = axes[t].imshow(matrix[np.ix_(sequence, sequence)], interpolation="none", **style)
+        image = axes[t].imshow(matrix[np.ix_(sequence, sequence)], interpolation="nearest", **style)
         _mark_groups(axes[t], series, sequence)
         axes[t].set(title=f"round {series.rounds[t]}", xticks=[], yticks=[])
         plot.bare(axes[t])

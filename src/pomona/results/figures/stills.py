@@ -110,19 +110,13 @@ def _draw_survival(groups: list[Group]) -> plot.Figure:
     curves, table = axes[:, 0]
     for group, dash in zip(groups, DASHES, strict=False):
         colour = GROUPS[group.name]
-        curves.step(
-            group.time,
-            group.share,
-            where="post",
-            color=colour,
-            linestyle=dash,
-            label=f"{group.name} risk",
-        )
+        style = {"color": colour, "linestyle": dash, "label": f"{group.name} risk"}
+        curves.step(group.time, group.share, where="post", **style)
         censored = np.unique(group.targets[group.targets[:, 1] == 0, 0])
         height = group.share[np.searchsorted(group.time, censored)]
         curves.plot(censored, height, "|", color=colour, markersize=5, alpha=0.7)
     curves.set(ylabel="share without the event", ylim=(-0.02, 1.02))
-    curves.legend(loc="lower left")
+    curves.legend(loc="upper right")
     plot.grid(curves)
     for k, group in enumerate(groups):
         for moment in moments:
@@ -218,7 +212,7 @@ def _triple(axes: Any, example: MaskExamples, k: int, max_class: int) -> None:
         cmap="gray",
     )
     for ax, numbers in ((truth, example.truth[k]), (predicted, example.predicted[k])):
-        ax.imshow(numbers, cmap="cividis", vmin=0, vmax=max_class, interpolation="none")
+        ax.imshow(numbers, cmap="cividis", vmin=0, vmax=max_class, interpolation="nearest")
     image.set_title(f"{EXTREMES[k]}: image", fontsize=9)
     truth.set_title("truth", fontsize=9)
     predicted.set_title(f"predicted, Dice {_number(example.dice[k])}", fontsize=9)
