@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 import pomona
-from federation_in_process import audited
+from federation_in_process import audited, lost
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.experiments.job import figures
 from pomona.metrics.intervals import wilson
@@ -17,7 +17,7 @@ from pomona.models.weights import read as weights_of
 from pomona.personal import PersonalModel
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
-from pomona_federation import status
+from pomona_federation import flower_apps, status
 from pomona_federation.monitoring.metrics import of_silo
 from pomona_federation.monitoring.watched_server import WatchedServer
 from pomona_federation.server.search_study import SearchResult, Trial, _files
@@ -43,11 +43,8 @@ def federation(world):
 def evaluation_file(federation, name="cross", **changes):
     """A ``STUDY.toml`` that evaluates the models of the kit's own study."""
     path = federation.toml.with_name(f"{name}.toml")
-    path.write_text(
-        tomli_w.dumps(
-            {"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": "kit"}, **changes}
-        )
-    )
+    terms = {"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": "kit"}}
+    path.write_text(tomli_w.dumps(terms | changes))
     return path
 
 
@@ -80,11 +77,9 @@ def cells(folder):
 def judged(federation, path, silo, split):
     """The same from a model file and a silo's data alone."""
     kit = federation.kits / silo
-    data = own_scenario(
-        SiloFile.load(kit / "silo.toml"),
-        StudyQueue(federation.server).federation.kit_terms,
-        federation.names.index(silo),
-    )
+    terms = StudyQueue(federation.server).federation.kit_terms
+    file = SiloFile.load(kit / "silo.toml")
+    data = own_scenario(file, terms, federation.names.index(silo))
     rows = getattr(data.partition.clients[0], split)
     answers = PersonalModel.load(path).outputs(data.dataset.x[rows]).argmax(1).numpy()
     hits = int((answers == data.dataset.y[rows]).sum())
@@ -123,9 +118,8 @@ def test_a_silo_that_never_trained_judges_the_models_of_the_others(federation):
     folder = ran(federation, evaluation_file(federation))
     matrix = cells(folder)
     assert {model for model, _, _ in matrix} == {"silo-0", "silo-1"}
-    assert matrix["silo-0", "silo-2", "test"] == judged(
-        federation, own_file(federation, "silo-0"), "silo-2", "test"
-    )
+    value = judged(federation, own_file(federation, "silo-0"), "silo-2", "test")
+    assert matrix["silo-0", "silo-2", "test"] == value
     assert json.loads((folder / "evaluation.json").read_text())["silos"] == federation.names
 
 
@@ -188,6 +182,19 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     assert evaluation["absent"] == ["silo-1"]
     refused = [r["reason"] for r in audited(federation.kits / "silo-1/state", "refused")]
     assert any("differs from what its model was trained on" in reason for reason in refused)
+
+
+def test_an_evaluation_from_which_nothing_came_has_failed_and_says_of_whom(federation):
+    def refused_at_the_end(message, reply):
+        body = json.loads(flower_apps.unpacked(message.content).body)
+        return lost(message) if body.get("trains") is False else reply
+
+    federation.run()
+    federation.grid.faults.append(refused_at_the_end)
+    with pytest.raises(QuorumError, match="why SILO"):
+        ran(federation, evaluation_file(federation))
+    silos = status.server(federation.server, "cross")["silos"]
+    assert [silo["unused"]["round"] for silo in silos] == [2, 2, 2]
 
 
 def test_a_file_of_data_may_be_moved_in_a_study(federation):

@@ -363,11 +363,8 @@ def test_flags_become_outputs(tmp_path):
     }
     result = surveyed(data)
     assert TaskSettings.model_validate(task_of(result)).outputs == 2
-    assert set(moments(pooled(result.targets()["f"].values())).__dict__) == {
-        "count",
-        "mean",
-        "deviation",
-    }
+    statistics = moments(pooled(result.targets()["f"].values()))
+    assert {*vars(statistics)} == {"count", "mean", "deviation"}
     assert set(pooled(result.targets()["g"].values()).values) == {0.0, 1.0}
 
 
@@ -387,9 +384,8 @@ def test_hostile_names_and_numbers_are_refused():
     ):
         with pytest.raises(ValueError):  # noqa: PT011 - pydantic's, whatever it says
             FiguresReply.model_validate(bad)
-    assert FiguresReply.model_validate({"rows": 10, "numbers": {"a": {"rest": 10}}}).numbers[
-        "a"
-    ] == Numbers(rest=10)
+    reply = FiguresReply.model_validate({"rows": 10, "numbers": {"a": {"rest": 10}}})
+    assert reply.numbers["a"] == Numbers(rest=10)
 
 
 def test_an_answer_that_no_silo_makes_is_refused(tmp_path):

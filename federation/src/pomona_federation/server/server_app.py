@@ -163,6 +163,7 @@ def _run_rounds(
             client_name=status.client_name,
         )
         loop.run()
+        status.show(transport.unused)  # of the closing visit
         result = close_record(record, time() - start_time)
         audit.write("finished", round=loop.last)
         return result
@@ -206,7 +207,7 @@ class ServerStatusFile(NullCallback):
         rejected = [self._rejection(names[r.client], number, r) for r in verdict.rejected]
         unused |= {rejection.silo: rejection for rejection in rejected}
         log_admission(self.audit, names, number, verdict, rejected)
-        self._show(unused)
+        self.show(unused)
 
     def _rejection(self, silo: str, number: int, rejection: Rejection) -> UnusedUplink:
         """The record of a rejection; of an answer that could not be read the transport has it."""
@@ -215,7 +216,7 @@ class ServerStatusFile(NullCallback):
         reason = Reason(rejection.check)
         return UnusedUplink(silo=silo, round=number, reason=reason, detail=rejection.reason)
 
-    def _show(self, unused: Mapping[str, UnusedUplink], **news: Any) -> None:
+    def show(self, unused: Mapping[str, UnusedUplink], **news: Any) -> None:
         """Write ``live.json``, in which the last record of a silo stays."""
         names = {entry.name for entry in self.transport.registry.entries}
         records = {name: last for name, last in self._live.unused.items() if name in names}
@@ -240,7 +241,7 @@ class ServerStatusFile(NullCallback):
             if entry.name in absent and entry.name not in unused:
                 unused[entry.name] = self._unasked(client, row.round)
                 self.audit.write(UNUSED, **unused[entry.name].fields)
-        self._show(
+        self.show(
             unused,
             round=row.round,
             rounds=self.record.config["rounds"],
@@ -282,17 +283,11 @@ def _write_start(
 ) -> None:
     """Write the start event; what a server cannot know is null."""
     config, description = terms.config, about(scenario)
-    names = [e.name for e in registry.entries]
-    description["clients"] = [
-        *names,
-        *(f"place {i}" for i in range(len(names), terms.federation.places)),
-    ]
-    description["sizes"] = {
-        "train": [
-            *(e.size or 0 for e in registry.entries),
-            *[0] * (terms.federation.places - len(names)),
-        ]
-    }
+    names = [entry.name for entry in registry.entries]
+    sizes = [entry.size or 0 for entry in registry.entries]
+    free = range(len(names), terms.federation.places)
+    description["clients"] = [*names, *(f"place {i}" for i in free)]
+    description["sizes"] = {"train": [*sizes, *[0] * len(free)]}
     description["label_counts"] = None
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")

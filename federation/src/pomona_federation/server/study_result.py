@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pomona.core.errors import QuorumError
 from pomona.core.settings import Settings
 from pomona.core.table import MARKDOWN, PLACEHOLDER, Table, csv_text, markdown
 from pomona.metrics.client_statistics import summarize
@@ -178,12 +179,16 @@ def write(
         result: its record.
         names: the members.
         declined: silos that declined.
-        folder: its folder. Raises StorageError if it cannot be written.
+        folder: its folder. Raises StorageError if it cannot be written, QuorumError if no silo has
+            reported anything.
     """
     matrix = collected(result, terms, names, declined)
     records = [cell.model_dump(exclude={"interval"}) | _bounds(cell) for cell in matrix.cells]
     files = ResultFiles(f"Evaluation {terms.study.name}", _opening(matrix), tables(matrix), records)
-    return files.write(folder, RESULTS["evaluate"], matrix)
+    path = files.write(folder, RESULTS["evaluate"], matrix)
+    if not matrix.cells:
+        raise QuorumError("no silo reported a score; `pomona server why SILO` says why of each")
+    return path
 
 
 def tables(matrix: EvaluationResult) -> list[Table]:
