@@ -296,7 +296,8 @@ def test_words():
     assert tokens("Don't PANIC: 42 caf\u00e9s, snake_case") == words
     assert tokens("Don't PANIC: 42 cafe\u0301s, snake_case") == words  # as macOS writes accents
     hindi = "\u092c\u0941\u0916\u093e\u0930"  # fever; its vowels are marks
-    assert tokens(f"{hindi}, {hindi} \u2764\ufe0f") == [hindi, hindi]
+    chakma = "\U00011107\U00011127\U00011101"
+    assert tokens(f"{hindi}, {chakma} \u2764\ufe0f") == [hindi, chakma]
     joined = "\u0645\u06cc\u200c\u0631\u0648\u0645"  # Persian: a joiner within a word counts
     bengali = "\u09b0\u200d\u09cd\u09af"  # here before a mark
     assert tokens(f"{joined}\u200c {bengali} 1\ufe0f\u20e3") == [joined, bengali, "1"]

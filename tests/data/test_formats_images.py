@@ -201,10 +201,8 @@ def booleans(path):
 @PICTURES.line("P11")
 def planes(path):
     deep = np.stack([GRAY.astype(np.uint16) * k for k in (1, 300, 400, 500, 7)])
-    equal(
-        tiff(path, deep[:3], photometric="rgb", planarconfig="separate"),
-        np.moveaxis(deep[:3], 0, -1),
-    )
+    separate = tiff(path, deep[:3], photometric="rgb", planarconfig="separate")
+    equal(separate, np.moveaxis(deep[:3], 0, -1))
     contiguous = np.ascontiguousarray(np.moveaxis(deep, 0, -1))
     equal(tiff(path, contiguous, photometric="minisblack", planarconfig="contig"), contiguous)
 
@@ -218,15 +216,14 @@ def numbers(path):
         np.testing.assert_array_equal(x[..., 0], GRAY)
         assert ("rounded" in notes(path / "1.tif")) == (stored == "f8")
     refused(tiff(path, np.full((3, 4), 2**24 + 1, np.int32)), "float32")
+    assert pixels(tiff(path, np.full((3, 4), 2**24, np.uint32)))[0, 0] == 2**24
 
 
 @PICTURES.line("P13")
 def packed(path):
     for bits in (10, 12, 14):
-        equal(
-            tiff(path, GRAY.astype(np.uint16) * 8, bitspersample=bits),
-            GRAY[..., None].astype(int) * 8,
-        )
+        deep = GRAY.astype(np.uint16) * 8
+        equal(tiff(path, deep, bitspersample=bits), deep[..., None])
 
 
 @PICTURES.line("P14")
@@ -348,9 +345,12 @@ def patients(path):
 
 @FOLDERS.line("O5")
 def unclear(path):
-    tree(path, "N/a+b", "S/a+c")
-    with pytest.raises(DataError, match=r"data\.folders"):
-        dataset(path)
+    for number, folders in enumerate((("N/a+b", "S/a+c"), ("fold0/a+b", "fold1/a+b"))):
+        root = tree(path / str(number), *folders)
+        with pytest.raises(DataError, match=r"data\.folders"):
+            dataset(root)
+    data = read(data_settings(name="images", path=root, folders=["any", "class"]))
+    assert (data.classes, data.owners) == (("a", "b"), None)
 
 
 def slices(path, *patients, n=2):

@@ -362,11 +362,18 @@ def _hidden(folder):
         book.active.row_dimensions[3].hidden = True
         book.active.column_dimensions["B"].hidden = True
         book.active.column_dimensions["D"].hidden = True  # has no cells
+        book.active["A2"].font = openpyxl.styles.Font(strike=True)
+        book.active["A5"].font = openpyxl.styles.Font(strike=True)  # is empty
 
     cells, notes = read(xlsx(folder, [["a", "b"], [1, 2], [3, 4]], change=change))
     assert cells == {"a": ["1", "3"], "b": ["2", "4"]}
     note(notes, "1 hidden rows", ": 3")
     note(notes, "1 hidden columns", ": B")
+    note(notes, "1 cells that are struck", ": A2")
+    rows = [["a"], [1], ([2], {"visibility": "filter"}), [3], ([None], {"visibility": "collapse"})]
+    cells, notes = read(ods(folder, rows))
+    assert cells == {"a": ["1", "2", "3"]}
+    note(notes, "1 hidden rows", ": 3")
 
 
 @CASES.line("X21")

@@ -187,10 +187,13 @@ def test_texts_that_a_writer_stored_as_bytes_are_texts(tmp_path, expected):
     parquet.write_table(stored, tmp_path / "t.parquet")
     assert table(tmp_path / "t.parquet", **ROLES).fingerprint == expected.fingerprint
     bad = stored.set_column(0, "site", pa.array([b"\xff\xd8"] * N))
-    parquet.write_table(bad, tmp_path / "t.parquet")
-    message = refused(tmp_path / "t.parquet", **ROLES)
-    assert "column site holds bytes that are not UTF-8" in message
-    assert "data.drop_columns" in message
+    parquet.write_table(bad, tmp_path / "bad.parquet")
+    intervals = duckdb.from_arrow(stored).project("interval 3 day as site, * exclude (site)")
+    intervals.write_parquet(str(tmp_path / "intervals.parquet"))
+    for name in ("bad", "intervals"):
+        message = refused(tmp_path / f"{name}.parquet", **ROLES)
+        assert "column site holds bytes that are not UTF-8" in message
+        assert "data.drop_columns" in message
 
 
 GERMAN = "site;crp;plt;y\nA;0,5;787;0\nB;1,25;1.145;1\nA;0,75;12.345.678;0\n"
@@ -354,6 +357,7 @@ def test_a_column_without_values_in_the_rows_that_are_kept_is_noted(tmp_path):
         (b"<html><table>", "HTML"),
         (b'[{"age": 3}]', "JSON"),
         (b"BZh91AY", "compressed"),
+        (b"MATLAB 5.0 MAT-file, Platform", "another program"),
         (b"X\n\0\0\0\3", "R: write.csv"),  # saveRDS
         (b"RDX3\nX\n\0", "R: write.csv"),  # save
     ],

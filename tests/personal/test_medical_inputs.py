@@ -183,6 +183,9 @@ def test_values_of_another_scale_than_in_the_training_are_noted(tmp_path):
     for values, noted in ((x, False), (x + 300, False), (x / 1000, True), (20 * x, True)):
         note = read(write_nifti(tmp_path / "v.nii", values), model.about).note
         assert ("1 of 1 images have values unlike the training's: mean" in note) == noted
+    assert (
+        "one value in all pixels" in read(write_nifti(tmp_path / "v.nii", 0 * x), model.about).note
+    )
     np.savez(tmp_path / "a.npz", x=np.stack([x, 20 * x])[..., None])
     note = read(tmp_path / "a.npz", model.about).note
     assert "z to the head" in note

@@ -65,13 +65,7 @@ def _binary(path: Path, settings: PublicImages) -> Dataset:
         return Reply(None, arrays)
 
     arrays = read_in_child(records, path).arrays
-    images, numbers = (
-        [
-            NamedArray(source, content)
-            for source, content in zip(sources, arrays[start::2], strict=True)
-        ]
-        for start in (0, 1)
-    )
+    images, numbers = ([*map(NamedArray, sources, arrays[first::2])] for first in (0, 1))
     x = concatenated(images, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
     y = [(content.source, content.values) for content in numbers]
     return _dataset(settings.name, x, y, len(x) - len(images[-1]))
@@ -111,9 +105,7 @@ def _compact(path: Path, settings: PublicImages) -> Dataset:
     x: NDArray[Any] = concatenated(planes, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
     restore(x)
     dataset = _dataset(settings.name, x, [(y.source, y.values) for y in labels], len(labels[0]))
-    lossy = sum(
-        len(content) for name, content in archive.arrays.items() if name.startswith("lossy_")
-    )
+    lossy = sum(len(x) for name, x in archive.arrays.items() if name.startswith("lossy_"))
     suffix = f" ({lossy} images from JPEG copies)" if lossy else ""
     return replace(dataset, name=dataset.name + suffix)
 
@@ -122,10 +114,9 @@ def _dataset(
     name: str, x: NDArray[np.generic], labels: Sequence[tuple[str, NDArray[Any]]], n_train: int
 ) -> Dataset:
     y, classes = targets.from_arrays(labels, "classes", CATALOGUE[name].classes)
-    title = (
-        name if n_train == TRAINING else f"{name} (subset: {n_train} of {TRAINING} training rows)"
-    )
-    return Dataset(title, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE)
+    if n_train != TRAINING:
+        name = f"{name} (subset: {n_train} of {TRAINING} training rows)"
+    return Dataset(name, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE)
 
 
 def restore(images: NDArray[np.uint8]) -> None:

@@ -54,13 +54,9 @@ def read(settings: PublicImages) -> Dataset:
     """
     name, images = settings.name, locate(settings)
     first = 1 if name == "emnist-letters" else 0
+    pairs, classes = _pairs([images, _test(images)]), CATALOGUE[name].classes
     dataset = image_arrays.dataset(
-        name,
-        _pairs([images, _test(images)]),
-        1,
-        settings.memory_share,
-        classes=CATALOGUE[name].classes,
-        first=first,
+        name, pairs, 1, settings.memory_share, classes=classes, first=first
     )
     if name.startswith("emnist-"):
         for _, rows in blocks(dataset.x, 4096):
@@ -79,19 +75,15 @@ def read_own(settings: Pictures) -> Dataset:
         raise DataError(
             f"{path} has no train-images-idx3-ubyte or train-images-idx3-ubyte.gz; add it"
         )
-    test = _test(images)
+    test, share = _test(images), settings.memory_share
     pairs = _pairs([images, test] if test.exists() else [images])
-    return image_arrays.dataset(
-        str(path), pairs, 1, settings.memory_share, classes=settings.classes
-    )
+    return image_arrays.dataset(str(path), pairs, 1, share, classes=settings.classes)
 
 
 def _test(images: Path) -> Path:
     """Return the path of the test images: EMNIST says test, the others say t10k."""
-    paths = [
-        _existing(images.with_name(images.name.replace("train-images", f"{role}-images")))
-        for role in ("t10k", "test")
-    ]
+    names = [images.name.replace("train-images", f"{part}-images") for part in ("t10k", "test")]
+    paths = [_existing(images.with_name(name)) for name in names]
     return next((path for path in paths if path.exists()), paths[0])
 
 
@@ -102,9 +94,7 @@ def _existing(path: Path) -> Path:
 
 
 def _pairs(images: list[Path]) -> list[tuple[NamedArray, NamedArray]]:
-    labels = [
-        _existing(path.with_name(re.sub(r"-images-idx\d", "-labels-idx1", path.name)))
-        for path in images
-    ]
+    names = [re.sub(r"-images-idx\d", "-labels-idx1", path.name) for path in images]
+    labels = [_existing(images[0].with_name(name)) for name in names]
     arrays = stored([*images, *labels])
     return list(map(paired, arrays[: len(images)], arrays[len(images) :]))

@@ -40,9 +40,7 @@ def array(values: Any, source: str) -> NDArray[Any]:
         raise DataError(f"{source} has masked cells; give NaN where a value is missing")
     converted = _converted(values, source)
     if not converted.ndim:
-        raise DataError(
-            f"{source} is a {type(values).__name__}; give an array with one entry per row"
-        )
+        raise DataError(f"{source} is a {type(values).__name__}; give one entry per row")
     return converted
 
 
@@ -202,10 +200,8 @@ def _is_pair(values: Any) -> bool:
     if is_frame(x):
         return True
     try:
-        shapes = [
-            np.shape(value.detach().cpu() if hasattr(value, "detach") else value)
-            for value in values
-        ]
+        arrays = (v.detach().cpu() if hasattr(v, "detach") else v for v in values)
+        shapes = [*map(np.shape, arrays)]
     except (ValueError, TypeError):
         return False  # an item [x, y] of its own
     return not isinstance(x, tuple) and min(map(len, shapes)) > 0 and len(x) == len(y)

@@ -30,9 +30,10 @@ BLOCK = 1 << 14  # texts processed at a time
 @cache
 def _word_pattern() -> re.Pattern[str]:
     """Return the pattern of a word: letters with their marks, such as vowels of Hindi and Thai,
-    and with joiners inside. Marks from U+FE00 on select a letter's form.
+    and with joiners inside. Marks from U+FE00 to U+FFFF, and from U+E0100 on, select a form.
     """
-    marks = "".join(c for c in map(chr, range(0xFE00)) if category(c) in {"Mn", "Mc"})
+    characters = map(chr, (*range(0xFE00), *range(0x10000, 0x1F000)))
+    marks = "".join(c for c in characters if category(c) in {"Mn", "Mc"})
     return re.compile(rf"\w(?:[\w{marks}]|[\u200c\u200d](?=[\w{marks}]))*")
 
 

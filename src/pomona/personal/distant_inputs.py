@@ -110,8 +110,8 @@ def _negative_markers(
 
 def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     """Return a remark on images x (n, ..., C) above 8 bits whose pixels lie elsewhere than those of
-    the training, such as none below 0 where most were, or spread over much more or less; one of a
-    single value may be empty. Of 8 bits, on images of one value if most are.
+    the training, such as none below 0 where most were, or spread over much more or less. Else, and
+    of 8 bits, on images of one value if most are.
     """
     if metadata.dtype == "uint8" or not len(x):
         return _blank(x)
@@ -127,7 +127,7 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     lowest = np.array([values.min(axis=0) for values in pixels])
     is_unlike |= (factor > 0) & (lowest >= 0) & (shift < -0.05 * scale)
     if not is_unlike.any():
-        return []
+        return _blank(x)
     row, channel = np.argwhere(is_unlike)[0]
     expected = [digits(float(np.resize(v, x.shape[-1])[channel])) for v in (shift, scale)]
     return [

@@ -295,10 +295,13 @@ def test_numbers_that_mark_a_gap(marker):
     assert f"data.missing_values = {{age = [{text}]}}" in line
 
 
-def test_a_single_marker_below_all_measurements():
+@pytest.mark.parametrize("marker", [-999, -99, -9])
+def test_a_single_marker_below_all_measurements(marker):
     frame = patients()
-    frame.loc[7, "age"] = -999
-    one(notes(frame), "column age: -999 in 1 row (1 of", "data.missing_values = {age = [-999]}")
+    frame.loc[7, "age"] = marker
+    one(notes(frame), f"column age: {marker} in 1 row (1 of", f"{{age = [{marker}]}}")
+    frame["age"] = np.arange(240) - 9  # its lowest number, not a marker
+    assert "column age: -9" not in " ".join(notes(frame))
 
 
 def test_several_markers_zeros_codes_and_a_single_value_at_one_client():

@@ -144,9 +144,10 @@ def _seconds(array: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _decoded(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return bytes as texts, if every cell is valid UTF-8."""
+    """Return bytes as texts, if every cell is valid UTF-8 without NUL, which intervals have."""
     array = array.cast(pa.large_binary())
     try:
-        return array.cast(pa.large_string())
+        texts = array.cast(pa.large_string())
     except pa.ArrowInvalid:
         return array
+    return array if compute.any(compute.match_substring(texts, "\0")).as_py() else texts

@@ -19,10 +19,10 @@ TABLES = {
     rb"PK\x03\x04": ".xlsx",
     rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ".xls",
 }
-# gzip, bzip2, xz, zstd, 7z; R, HDF5, SQLite, PDF; markup; JSON
+# gzip, bzip2, xz, zstd, 7z; R, HDF5, SQLite, PDF; MATLAB, Avro; markup; JSON
 UNREAD = re.compile(
     rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf|RD[AX][23]\n|X\n\0|\x89HDF|SQLite format"
-    rb"|%PDF|(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)|\s*[{\[]\s*[{\"]",
+    rb"|%PDF|MATLAB [57]\.|Obj\x01|(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)|\s*[{\[]\s*[{\"]",
     re.IGNORECASE,
 )
 

@@ -22,7 +22,7 @@ from pomona.core.errors import DataError, listed, refuse, suggestion
 from pomona.core.files import opened
 from pomona.data.array_file import workbook
 from pomona.data.formats.columns import Columns, text_array
-from pomona.data.formats.workbook_marks import read_marks
+from pomona.data.formats.workbook_marks import read_marks, remarks
 from pomona.data.table_settings import MARKS, DecimalMark, SpreadsheetForm
 
 EXACT = 2**53  # doubles hold every whole number below it
@@ -68,19 +68,19 @@ def read(path: Path, settings: object) -> Columns:
         marks = read_marks(file, sheet.name, top + 2, letters)
     notes = [f"sheet {sheet.name} is read, without {listed(sheet.unread)}"] * bool(sheet.unread)
     notes += _repeat_merged(sheet, top, problems)
-    notes += marks.notes(problems) if marks else _lost(path, sheet)
+    notes += [*remarks(marks, problems), *([] if "errors" in marks else _lost(path, sheet))]
     refuse(path, problems)
     if unnamed := [_letters(k) for k, name in enumerate(names) if not name]:
         notes.append(
             f"empty columns, and those that only number the rows, are left out: {listed(unnamed)}"
         )
-    rows, remarks = _rows(sheet, top)
+    rows, notes_on_rows = _rows(sheet, top)
     cells, names = rows[:, np.not_equal(names, "")], [*filter(None, names)]
     arrays, times = _arrays(names, cells, MARKS[decimal or "point"])
     notes += _rounding_notes(names, cells)
     if times:
         notes.append(f"times and durations are read in seconds: {listed(times, 8)}")
-    return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *remarks))
+    return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *notes_on_rows))
 
 
 def _rounding_notes(names: Sequence[str], cells: NDArray[np.object_]) -> Iterator[str]:

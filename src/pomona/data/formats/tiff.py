@@ -311,6 +311,7 @@ def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
     gap = bounds.plain(str(page.tags.valueof("GDAL_NODATA", "")), 40)
     with np.errstate(over="ignore"):  # it may be no number of the pixels' type
         has_gaps = bool(gap) and bool((_array(tiff, layout) == _number(gap)).any())
+    is_sparse = any(0 in part.databytecounts for part in tiff.series[0].pages)
     factors = GDAL_SCALE.findall(str(page.tags.valueof("GDAL_METADATA", "")))
     is_scaled = "cf" in (tiff.imagej_metadata or {}) or any(
         _number(text) != (role == "scale") for role, text in factors
@@ -319,6 +320,7 @@ def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
         f"pixels of {gap} are gaps (GDAL_NODATA), but count as this number: fill them": has_gaps,
         "a scale of the values (ImageJ, GDAL) is not applied: they are as stored": is_scaled,
         f"{copies} smaller copies or masks in the file are not read": copies > 0,
+        "parts of the picture are not in the file, and are read as one value": is_sparse,
         pictures.ALPHA: bool(layout.alpha),
         pictures.TURNED: layout.orientation > 1,
         WHITE: layout.colours == "MINISWHITE",

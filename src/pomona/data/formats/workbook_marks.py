@@ -1,96 +1,118 @@
 """What the library for spreadsheets does not return of a workbook of Excel (.xlsx): cells with an
-error and formulas without a result, which it reads as empty cells, and hidden rows and columns.
+error and formulas without a result, which it reads as empty cells, hidden rows and columns, and
+cells that are struck through; and hidden rows of LibreOffice (.ods).
+
+Marks are addresses of cells, numbers of rows or names of columns, by a key of ``REMARKS``, or by
+"uncomputed": formulas without a result, or with the 0 that a library writes in its place. Where
+errors are not read, their key is not there.
 """
 
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO
 from xml.etree import ElementTree
 
 from pomona.core.errors import listed
 
+REMARKS = {
+    "errors": "{} cells with an error are gaps",
+    "unsure": "results of formulas that no spreadsheet has computed",
+    "totals": "rows of totals or averages are read as the other rows; delete them",
+    "hidden rows": "{} hidden rows are read",
+    "hidden columns": "{} hidden columns are read",
+    "raised": "raised or lowered digits are read as the others (7 with a footnote 2 is 72)",
+    "struck": "{} cells that are struck through are read",
+}
 _WORTH_PARSING = re.compile(
     rb"""<(?:\w+:)?f[\s/>]|t=["']e["']|hidden=["'](?:1|true)["']|vertAlign"""
 )
 _DIGITS = re.compile(r"[-+\d.,\s]+")
-_TRUE = {"1", "true"}
-_TEXTS = "xl/sharedStrings.xml"
+_TRUE, _FALSE = {"1", "true"}, {"0", "false"}
+_BOOK, _TEXTS, _STYLES = "xl/workbook.xml", "xl/sharedStrings.xml", "xl/styles.xml"
+_OPEN_DOCUMENT = "content.xml"
+_TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
+Marks = dict[str, list[str]]
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Addresses of marked cells, and numbers of marked rows.
-
-    Attributes:
-        errors: cells with an error, and what they show, such as #DIV/0!.
-        uncomputed: formulas without a result, or with the 0 that a library writes in its place.
-        unsure: results of formulas that no spreadsheet has computed.
-        hidden_rows: rows that are not shown.
-        hidden_columns: columns that are read and not shown.
-        totals: rows with a formula over rows above or below.
-        raised: numbers of which some digits, as those of footnotes, are raised or lowered.
-    """
-
-    errors: list[str] = field(default_factory=list)
-    uncomputed: list[str] = field(default_factory=list)
-    unsure: list[str] = field(default_factory=list)
-    hidden_rows: list[str] = field(default_factory=list)
-    hidden_columns: list[str] = field(default_factory=list)
-    totals: list[str] = field(default_factory=list)
-    raised: list[str] = field(default_factory=list)
-
-    def notes(self, problems: list[str]) -> list[str]:
-        """Return notes about the marks; adds a problem if formulas have no result."""
-        if self.uncomputed:
-            problems.append(
-                f"{len(self.uncomputed)} formulas have no result ({listed(self.uncomputed)}); open "
-                "the file in a spreadsheet, which computes them, and save it"
-            )
-        remarks = {
-            f"{len(self.errors)} cells with an error are gaps": self.errors,
-            "results of formulas that no spreadsheet has computed": self.unsure,
-            "rows of totals or averages are read as the other rows; delete them": self.totals,
-            f"{len(self.hidden_rows)} hidden rows are read": self.hidden_rows,
-            f"{len(self.hidden_columns)} hidden columns are read": self.hidden_columns,
-            "raised or lowered digits are read as the others (7 with a footnote 2 is 72)": (
-                self.raised
-            ),
-        }
-        return [f"{remark}: {listed(cells)}" for remark, cells in remarks.items() if cells]
+def remarks(marks: Marks, problems: list[str]) -> list[str]:
+    """Return notes about the marks; adds a problem if formulas have no result."""
+    if uncomputed := marks.get("uncomputed"):
+        problems.append(
+            f"{len(uncomputed)} formulas have no result ({listed(uncomputed)}); open the file in a "
+            "spreadsheet, which computes them, and save it"
+        )
+    pairs = ((text, marks.get(key)) for key, text in REMARKS.items())
+    return [f"{text.format(len(cells))}: {listed(cells)}" for text, cells in pairs if cells]
 
 
-def read_marks(
-    file: IO[bytes], sheet: str, first_row: int, columns: Mapping[int, str]
-) -> Marks | None:
-    """Return the marks of a sheet; None if it is not .xlsx.
+def read_marks(file: IO[bytes], sheet: str, first_row: int, columns: Mapping[int, str]) -> Marks:
+    """Return the marks of a sheet; none of formats but .xlsx and .ods.
 
     ``first_row``: the first row of the table. ``columns``: its columns that are read, by their
     number; both counted from 1.
     """
     file.seek(0)
-    if not zipfile.is_zipfile(file):
-        return None
-    with zipfile.ZipFile(file) as archive:
-        if "xl/workbook.xml" not in archive.namelist():
-            return None
-        book = _parsed(archive.read("xl/workbook.xml"))
-        content = archive.read(_member(archive, book, sheet))
-        texts = archive.read(_TEXTS) if _TEXTS in archive.namelist() else b"<sst/>"
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if _BOOK in archive.namelist():
+                return _of_excel(archive, sheet, first_row, columns)
+            if _OPEN_DOCUMENT in archive.namelist():
+                return {"hidden rows": _hidden_rows(archive.read(_OPEN_DOCUMENT), sheet, first_row)}
+    return {}
+
+
+def _of_excel(
+    archive: zipfile.ZipFile, sheet: str, first_row: int, columns: Mapping[int, str]
+) -> Marks:
+    """Return the marks of a sheet of Excel."""
+    book = _parsed(archive.read(_BOOK))
+    content = archive.read(_member(archive, book, sheet))
+    texts, styles = _content(archive, _TEXTS), _content(archive, _STYLES)
     setup = book.find("{*}calcPr")
     pending = setup is not None and setup.get("fullCalcOnLoad") in _TRUE
-    marks = Marks()
-    if b"vertAlign" in texts or _WORTH_PARSING.search(content):
+    marks = defaultdict[str, list[str]](list, errors=[])
+    struck = _struck_styles(_parsed(styles)) if b"strike" in styles else set()
+    if struck or b"vertAlign" in texts or _WORTH_PARSING.search(content):
         root = _parsed(content)
-        marks.hidden_columns.extend(_hidden_columns(root, columns))
+        marks["hidden columns"] += _hidden_columns(root, columns)
         numbered = enumerate(root.iterfind("{*}sheetData/{*}row"), start=1)
         rows = [row for number, row in numbered if int(row.get("r", number)) >= first_row]
         for row in rows:
-            _add_row(marks, row, pending)
+            _add_row(marks, row, pending, struck)
         if b"vertAlign" in texts + content:
-            marks.raised.extend(_raised(rows, [*_parsed(texts)]))
+            marks["raised"] += _raised(rows, [*_parsed(texts)])
     return marks
+
+
+def _content(archive: zipfile.ZipFile, member: str) -> bytes:
+    """Return the content of a file in the archive; an empty element if there is none."""
+    return archive.read(member) if member in archive.namelist() else b"<none/>"
+
+
+def _struck_styles(styles: ElementTree.Element) -> set[str]:
+    """Return the numbers of the styles of cells whose font is struck through."""
+    strikes = [font.find("{*}strike") for font in styles.iterfind("{*}fonts/{*}font")]
+    fonts = {str(k) for k, x in enumerate(strikes) if x is not None and x.get("val") not in _FALSE}
+    cell_styles = enumerate(styles.iterfind("{*}cellXfs/{*}xf"))
+    return {str(k) for k, style in cell_styles if style.get("fontId") in fonts}
+
+
+def _hidden_rows(content: bytes, sheet: str, first_row: int) -> list[str]:
+    """Return the rows of a table that a sheet of LibreOffice hides, as a filter does."""
+    if b"table:visibility" not in content:
+        return []
+    tables = _parsed(content).iter(f"{_TABLE}table")
+    table = next(table for table in tables if table.get(f"{_TABLE}name") == sheet)
+    hidden, number = list[int](), 1
+    for row in table.iter(f"{_TABLE}table-row"):
+        following = number + int(row.get(f"{_TABLE}number-rows-repeated", 1))
+        is_filled = any(key.endswith("}value-type") for cell in row for key in cell.attrib)
+        if is_filled and row.get(f"{_TABLE}visibility", "visible") != "visible":
+            hidden += range(max(number, first_row), following)
+        number = following
+    return [*map(str, hidden)]
 
 
 def _member(archive: zipfile.ZipFile, book: ElementTree.Element, sheet: str) -> str:
@@ -99,8 +121,7 @@ def _member(archive: zipfile.ZipFile, book: ElementTree.Element, sheet: str) -> 
     attributes = next(element.attrib for element in elements if element.get("name") == sheet)
     identifier = next(value for key, value in attributes.items() if key.endswith("}id"))
     relations = _parsed(archive.read("xl/_rels/workbook.xml.rels"))
-    targets = {element.get("Id"): element.get("Target", "") for element in relations}
-    target = targets[identifier]
+    target = next(x.get("Target", "") for x in relations if x.get("Id") == identifier)
     return target[1:] if target.startswith("/") else f"xl/{target}"
 
 
@@ -127,27 +148,32 @@ def _raised(
             yield cell.get("r", "?")
 
 
-def _add_row(marks: Marks, row: ElementTree.Element, pending: bool) -> None:
-    """Add the marks of a row; ``pending``: the next program shall compute all formulas."""
-    if row.get("hidden") in _TRUE:
-        marks.hidden_rows.append(row.get("r", "?"))
-    cells = row.findall("{*}c")
-    if any(_is_total(cell.get("r", "?"), cell.findtext("{*}f", "")) for cell in cells):
-        marks.totals.append(row.get("r", "?"))
+def _add_row(
+    marks: Marks, row: ElementTree.Element, pending: bool, struck: Collection[str]
+) -> None:
+    """Add the marks of a row; ``pending``: the next program shall compute all formulas;
+    ``struck``: the styles of cells that are struck through.
+    """
+    number, cells = row.get("r", "?"), row.findall("{*}c")
+    marks["hidden rows"] += [number] * (row.get("hidden") in _TRUE)
+    is_total = any(_is_total(cell.get("r", "?"), cell.findtext("{*}f", "")) for cell in cells)
+    marks["totals"] += [number] * is_total
     for cell in cells:
         _add_cell(marks, cell, pending)
+        is_struck = cell.get("s") in struck and len(cell) > 0
+        marks["struck"] += [cell.get("r", "?")] * is_struck
 
 
 def _add_cell(marks: Marks, cell: ElementTree.Element, pending: bool) -> None:
     address, value = cell.get("r", "?"), cell.findtext("{*}v", "")
     if cell.get("t") == "e":
-        marks.errors.append(f"{address} ({value})")
+        marks["errors"].append(f"{address} ({value})")
     elif cell.find("{*}f") is None or cell.get("t") == "str":
         return
     elif not value or (pending and value == "0"):
-        marks.uncomputed.append(address)
+        marks["uncomputed"].append(address)
     elif pending:
-        marks.unsure.append(address)
+        marks["unsure"].append(address)
 
 
 def _is_total(address: str, formula: str) -> bool:

@@ -12,6 +12,7 @@ from pomona.data.images import patients
 Level = Literal["class", "site", "patient", "any"]
 Levels = tuple[Level, ...]
 FEW = 0.5  # share of a folder's names that others have too, below which they may be patients
+FOLD = re.compile(r"(cv|fold|split|part|batch)[-_ ]?\d+", re.IGNORECASE)  # of one data set
 PATIENT = re.compile(r"(sub|subj|subject|pat|patient|pt|case|p|id)[-_ ]?\d+|.*\d{3}.*", re.I)
 
 
@@ -53,7 +54,7 @@ def _are_classes(root: Path, inner: dict[str, set[str]], every: set[str]) -> boo
     shared = {name for name in every if sum(name in names for names in sets) > 1}
     if len(every) < 2 or all(PATIENT.fullmatch(name) for name in every):
         return False
-    if len(sets) > 1:
+    if len(sets) > 1 and not all(map(FOLD.fullmatch, inner)):
         if all(len(names & shared) < FEW * len(names) for names in sets):
             return False
         numbered = all(sum(c.isdigit() for c in name) > 1 for name in every)
@@ -62,7 +63,7 @@ def _are_classes(root: Path, inner: dict[str, set[str]], every: set[str]) -> boo
     raise DataError(
         f"{root}: folders {listed(sorted(inner), 3)} hold folders {listed(sorted(every), 4)}, of "
         f"which {len(shared)} are in several: set data.folders = "
-        "['site', 'class'], or ['class', 'patient']"
+        "['site', 'class'], ['class', 'patient'], or ['any', 'class'] (folds)"
     )
 
 

@@ -271,11 +271,8 @@ def _remarks(
     if imageless:
         remarks.append(f"{len(imageless)} of {count} files are left out: {imageless[0]}")
     names = file_notes.short_names([file.path for file in files])
-    stored = [
-        name
-        for name, file in zip(names, files, strict=True)
-        if file.dtype == np.uint8 and not file.is_measured
-    ]
+    pairs = zip(names, files, strict=True)
+    stored = [name for name, x in pairs if x.dtype == np.uint8 and not x.is_measured]
     if window and 0 < len(stored) < len(files):
         remarks.append(
             f"{len(stored)} 8-bit images ({listed(stored, 1)}) are kept as stored; data.window "
