@@ -40,7 +40,7 @@ def array(values: Any, source: str) -> NDArray[Any]:
         raise DataError(f"{source} has masked cells; give NaN where a value is missing")
     converted = _converted(values, source)
     if not converted.ndim:
-        raise DataError(f"{source} is a {type(values).__name__}; give one entry per row")
+        raise DataError(f"{source} is a {type(values).__name__}; give an array, one entry per row")
     return converted
 
 
