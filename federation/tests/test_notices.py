@@ -168,10 +168,11 @@ def test_a_receiver_that_refuses_or_redirects_is_an_error(tls, status, headers, 
     assert "of-the-url" not in str(caught.value)
 
 
-def test_a_receiver_without_a_trusted_certificate_gets_nothing(tls):
+@pytest.mark.parametrize(("authority", "reason"), [(None, "certificate"), ("gone.pem", "gone.pem")])
+def test_a_receiver_without_a_trusted_certificate_gets_nothing(tls, authority, reason):
     folder, context = tls
-    with hook(context) as (url, bodies), pytest.raises(SendError, match="certificate") as caught:
-        send(NOTICE, "webhook", NotifySettings(webhook=url), folder)
+    with hook(context) as (url, bodies), pytest.raises(SendError, match=reason) as caught:
+        send(NOTICE, "webhook", NotifySettings(webhook=url, ca_file=authority), folder)
     assert not bodies
     assert "of-the-url" not in str(caught.value)
 
@@ -398,9 +399,8 @@ class Desk:
         self.kit, self.sent, self.said, self.now = kit, [], [], 1e9
         self.fails = {}
         mails = [f"{k}@a.example" for k in range(1, channels)]
-        mail_options = (
-            {"mail_to": mails, "mail_from": "a@a.example", "smtp": "a.example:25"} if mails else {}
-        )
+        sender = {"mail_from": "a@a.example", "smtp": "a.example:25"}
+        mail_options = {"mail_to": mails, **sender} if mails else {}
         self.settings = NotifySettings(webhook="https://a.example/", free_gb=1e-9, **mail_options)
         monkeypatch.setattr(notifier, "send", self._send)
 

@@ -30,7 +30,7 @@ from pomona.core.errors import PomonaError, StorageError
 from pomona.core.settings import Settings
 from pomona.storage.hash_chain import parsed
 from pomona_federation.address import Address
-from pomona_federation.certificates import password
+from pomona_federation.certificates import content, password
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.notice_events import Message, Progress, ServerEvents
 from pomona_federation.server.settings import WEBHOOK, Event, NotifySettings
@@ -354,6 +354,5 @@ def _mail(notice: Notice, channel: str, settings: NotifySettings, kit: Path) -> 
 
 
 def _context(settings: NotifySettings, kit: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(
-        cafile=str(kit / settings.ca_file) if settings.ca_file else None
-    )
+    authority = content(kit / settings.ca_file).decode() if settings.ca_file else None
+    return ssl.create_default_context(cadata=authority)
