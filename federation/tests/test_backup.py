@@ -34,12 +34,12 @@ from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.installation import backup as module
 from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
 from pomona_federation.installation.restore import needs_key, restore
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.provision import kit_files
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.silo.masked_part import PastSums
-from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit, overview
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision.supervisor import environment
@@ -487,7 +487,7 @@ def test_what_is_noted_first_while_a_backup_is_written_is_in_it(linked, kit, mon
         if not budget.exists():
             PrivacyBudget(kit).reserve(claim, data_settings(name="digits"), TotalLimit())
             for note in ("sums.json", "disclosed/ab.json"):
-                write_own(kit / "state" / note, PastSums())
+                write_sealed(kit / "state" / note, PastSums())
             if linked:
                 budget.rename(tmp_path / "elsewhere")
                 budget.symlink_to(tmp_path / "elsewhere")
@@ -502,7 +502,7 @@ def test_what_is_noted_first_while_a_backup_is_written_is_in_it(linked, kit, mon
     assert list(backup(kit, tmp_path / "it.tar").files)[-3:] == notes  # read after all others
     restore(tmp_path / "it.tar", tmp_path / "new", "silo", Cost())
     assert [r.cost for r in PrivacyBudget(tmp_path / "new").reservations] == [reserved]
-    assert all(read_own(PastSums, tmp_path / "new" / note) for note in notes[1:])
+    assert all(read_sealed(PastSums, tmp_path / "new" / note) for note in notes[1:])
 
 
 def test_nothing_is_written_over(kit, tmp_path):

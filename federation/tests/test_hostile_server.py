@@ -31,7 +31,7 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.provision.provision import add
 from pomona_federation.server.server_app import ServerStatusFile
-from pomona_federation.silo import client_app, own_state
+from pomona_federation.silo import client_app, state_origin
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.round_store import RoundStore, RowCache
 from pomona_federation.silo.silo_in_study import Silo
@@ -183,7 +183,7 @@ def test_a_server_can_name_no_file(field, server):
     kit = server.kit()
     (kit / "state" / "private").mkdir(parents=True)
     (kit / "state" / "private" / "ledger").write_text("spent")
-    own_state.mark(kit)  # as if it had been made here
+    state_origin.mark(kit)  # as if it had been made here
     (kit.parent / "outside").write_text("mine")
     existing = [
         kit / "keys" / "silo.key",

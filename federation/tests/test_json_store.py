@@ -8,9 +8,9 @@ import pytest
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation import keys
+from pomona_federation.json_store import seal
 from pomona_federation.keys import Signer, signed
 from pomona_federation.server.server_app import coordinate
-from pomona_federation.silo.own_state import seal
 from pomona_federation.silo.silo_report import LOCAL_SCORES, report
 from pomona_federation.silo.task_policy import LastTasks, PinnedAgreement
 from test_hostile_server import Server, noise

@@ -25,7 +25,7 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.registry_admin import admit, dismiss, members, renew_key
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.server.superlink_client import pem
-from pomona_federation.silo import own_state, preflight
+from pomona_federation.silo import preflight, state_origin
 from test_faults import counted
 from test_hostile_server import Server, noise
 from test_real_faults import check, finished
@@ -172,7 +172,7 @@ def renewal_of(relay, count=1):
     """
     kits = relay.federation.kits
     kit, private_keys = kits / "silo-0", []
-    own_state.mark(kit)  # as if it had been made here
+    state_origin.mark(kit)  # as if it had been made here
     for _ in range(count + 1):
         private_keys.append((kit / "keys" / "silo.key").read_bytes())
         if len(private_keys) <= count:
@@ -317,7 +317,7 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     assert lines["key"].result == "ok"
     assert (north / "keys" / "silo.key").stat().st_mode & 0o077 == 0
     assert [r["key"] for r in audited(north / "state", "renewed")] == [fingerprint]
-    own_state.ensure_origin(north)  # the state is the silo's own, which never started
+    state_origin.ensure_origin(north)  # the state is the silo's own, which never started
 
 
 def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):

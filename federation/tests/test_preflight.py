@@ -19,14 +19,14 @@ from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageErr
 from pomona.data.dataset import Dataset
 from pomona.data.tokenizer import Tokenizer
 from pomona.scenario.description import epsilons
-from pomona_federation import certificates, keys, status
+from pomona_federation import certificates, json_store, keys, status
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.certificates import certificate, private, valid
 from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.server import registry_admin
-from pomona_federation.silo import kept_data, own_state, preflight, silo_report, silo_scenario
+from pomona_federation.silo import kept_data, preflight, silo_report, silo_scenario
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.server_requests import ask_health
@@ -402,9 +402,9 @@ def test_an_agreement_that_was_changed_is_refused(tmp_path):
     (folder / "state").mkdir()
     pin = folder / "state" / "agreement.json"
     agreement = Federation.load(folder / "federation.toml").agreement
-    own_state.write_own(pin, PinnedAgreement(agreement=agreement))
+    json_store.write_sealed(pin, PinnedAgreement(agreement=agreement))
     assert checks(folder)[0]["agreement"].result == "ok"
-    own_state.write_own(pin, PinnedAgreement(agreement="0" * 64))
+    json_store.write_sealed(pin, PinnedAgreement(agreement="0" * 64))
     lines, _, code = checks(folder)
     assert (lines["agreement"].result, code) == ("failed", ProtocolError.code)
 
@@ -543,7 +543,7 @@ def test_training_alone_is_not_set_beside_a_study_on_other_rows(tmp_path):
     visited(folder, visit(3, 0.5))
     agreement = Federation.load(folder / "federation.toml").agreement
     pinned = PinnedAgreement(agreement=agreement, rows="0" * 64)
-    own_state.write_own(folder / "state" / "agreement.json", pinned)
+    json_store.write_sealed(folder / "state" / "agreement.json", pinned)
     report = silo_report.report(folder)[0]
     assert report.alone is None
     assert silo_report.OTHER_ROWS in report.markdown()

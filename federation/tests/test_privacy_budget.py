@@ -208,7 +208,7 @@ def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, TotalLimit())
     full = BudgetFile(reservations=budget.reservations * MAX_RESERVATIONS)
-    monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_own", lambda *_: full)
+    monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_sealed", lambda *_: full)
     with pytest.raises(PrivacyError, match="the most it can hold"):
         budget.reserve(claim("two"), data, TotalLimit())
 

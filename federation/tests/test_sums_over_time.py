@@ -14,12 +14,12 @@ from pomona.storage import checkpoint
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.masked_part import PastSum, PastSums
-from pomona_federation.silo.own_state import read_own, write_own
 from test_key_renewal import in_round, renewals_and_a_newcomer, renewed
 from test_secure_aggregation import RUN, TERMS, events, on_answer
 from test_studies import decided, own_models, proposals, study_file
@@ -208,7 +208,7 @@ def test_a_change_is_summed_over_the_same_silos_alone(tmp_path, differing, refus
     outcome = pytest.raises(ProtocolError, match="another seed") if refused else nullcontext()
     with outcome, PastSums.noting(tmp_path, past_sum(**differing)):
         pass
-    sums = read_own(PastSums, tmp_path / "state" / "sums.json").sums
+    sums = read_sealed(PastSums, tmp_path / "state" / "sums.json").sums
     new = [] if refused or not differing else [past_sum(**differing)]
     assert list(sums) == [past_sum(), *new]
 
@@ -219,10 +219,10 @@ def test_a_refused_sum_is_not_remembered_and_the_newest_5000_are(tmp_path):
     with pytest.raises(ProtocolError, match="second"), PastSums.noting(tmp_path, past_sum()):
         raise ProtocolError("a second sum of a round")
     assert not path.exists()
-    write_own(path, PastSums(sums=[past_sum(run=f"{n:064x}") for n in range(5000)]))
+    write_sealed(path, PastSums(sums=[past_sum(run=f"{n:064x}") for n in range(5000)]))
     with PastSums.noting(tmp_path, past_sum(run="f" * 64)):
         pass
-    runs = [past.run for past in read_own(PastSums, path).sums]
+    runs = [past.run for past in read_sealed(PastSums, path).sums]
     assert runs == [*(f"{n:064x}" for n in range(1, 5000)), "f" * 64]
     assert path.stat().st_size < 2e6
 

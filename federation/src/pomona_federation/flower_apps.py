@@ -100,9 +100,9 @@ def ending_after(seconds: float) -> Iterator[None]:
 
 def handled(folder: Path, message: Message) -> Message:
     """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
-    from pomona_federation.silo import own_state
+    from pomona_federation.silo import state_origin
 
-    own_state.ensure_origin(folder)
+    state_origin.ensure_origin(folder)
     with logging_to(folder / "state" / "logs" / APP):
         return _handled(folder, message)
 

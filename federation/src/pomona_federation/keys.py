@@ -44,8 +44,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import publish, reading, writing
 
 _PURPOSE = b"pomona silo statement\0"
-
-
+SIGNATURE = ec.ECDSA(SHA384())
 FEDERATION = b"federation@pomona"
 # The library's errors for a key in OpenSSH format; the last is for a point in compressed form.
 UNREADABLE = (ValueError, UnsupportedAlgorithm, NotImplementedError)
@@ -253,11 +252,9 @@ class Signer:
 
     def sign(self, statement_type: str, statement: Mapping[str, Any]) -> str:
         """Return the signature in hex; empty without a key."""
-        if self._key:
-            return self._key.sign(
-                _signed_bytes(statement_type, statement), ec.ECDSA(SHA384())
-            ).hex()
-        return ""
+        if self._key is None:
+            return ""
+        return self._key.sign(_signed_bytes(statement_type, statement), SIGNATURE).hex()
 
 
 def signed(public: str, statement_type: str, statement: Mapping[str, Any], signature: str) -> bool:
@@ -266,9 +263,7 @@ def signed(public: str, statement_type: str, statement: Mapping[str, Any], signa
     """
     try:
         key = load_public(public.encode())
-        key.verify(
-            bytes.fromhex(signature), _signed_bytes(statement_type, statement), ec.ECDSA(SHA384())
-        )
+        key.verify(bytes.fromhex(signature), _signed_bytes(statement_type, statement), SIGNATURE)
     except (InvalidSignature, *UNREADABLE):
         return False
     return True

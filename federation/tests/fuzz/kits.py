@@ -8,11 +8,11 @@ from receiving import Mailbox
 from targets import TARGETS, Target, command, file, target
 
 from pomona_federation.audit_log import Audit
+from pomona_federation.json_store import reseal_files
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.server.registry_admin import admit, dismiss, members
 from pomona_federation.server.server_app import coordinate
 from pomona_federation.silo.client_app import ClientApp
-from pomona_federation.silo.own_state import reseal_files
 from pomona_federation.silo.silo_in_study import Silo
 
 # A server's kit.

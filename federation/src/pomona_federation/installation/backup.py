@@ -28,7 +28,7 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import committed
 from pomona_federation.agreement import Federation
 from pomona_federation.installation import contents
-from pomona_federation.silo import own_state
+from pomona_federation.silo import state_origin
 from pomona_federation.versions import Versions, installed
 
 MANIFEST = "backup.json"
@@ -42,7 +42,7 @@ EXCLUDED = (
 FLOWERS = ("state/flwr/**", "state/node/**", "run/flwr/**", "run/scratch/**")
 ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
 # notes of what left a silo, written before it does: read, and looked for, after all others
-NOTES = ("private/budget.json", "sums.json", f"{own_state.DISCLOSED}/*.json")
+NOTES = ("private/budget.json", "sums.json", f"{state_origin.DISCLOSED}/*.json")
 KEY, CACHES = "keys/silo.key", ("*/.*/**",)  # of libraries, whose links are left out
 # attempts to find the rounds, since a running silo removes old ones as newer ones come
 ATTEMPTS = 10
@@ -85,8 +85,8 @@ def backup(folder: Path, file: Path, without_key: bool = False) -> Backup:
             f"{file} already exists, and no backup is overwritten; give another name"
         )
     with suppress(ConfigError):  # of a whole state from another machine, which a backup moves
-        if role == "silo" and own_state.origin(folder):
-            own_state.require_own_files(folder)  # restoring would seal what a kit brought
+        if role == "silo" and state_origin.origin(folder):
+            state_origin.require_sealed_files(folder)  # restoring would seal what a kit brought
     with ExitStack() as resting, writing(file):
         if role == "server":
             resting.enter_context(locked(folder / contents.STATE[role]))

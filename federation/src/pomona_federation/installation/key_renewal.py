@@ -17,7 +17,7 @@ from pomona_federation.audit_log import write_line
 from pomona_federation.certificates import ClientCertificate, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.kit_files import appearing, folders, write
-from pomona_federation.silo import own_state
+from pomona_federation.silo import state_origin
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import Membership, ask_membership
 from pomona_federation.silo.settings import SiloFile
@@ -133,7 +133,7 @@ def use(
         )
     # raises unless they belong together
     client_context(folder / "certs" / "ca.crt", ClientCertificate(tls_certificate, private))
-    own_state.ensure_origin(folder)
+    state_origin.ensure_origin(folder)
     state = folder / "state"
     with locked(state):
         route = ServerRoute.of_kit(folder, silo, federation)

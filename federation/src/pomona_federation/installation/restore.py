@@ -21,11 +21,12 @@ from pydantic import TypeAdapter, ValidationError
 from pomona.core.bounds import MOST_BYTES, Within, first
 from pomona.core.errors import ConfigError, PomonaWarning, StorageError
 from pomona.core.files import opened, regular
+from pomona_federation import json_store
 from pomona_federation.audit_log import write_line
 from pomona_federation.installation import contents
 from pomona_federation.installation.backup import KEY, MANIFEST, MAX_FILES, Backup, SavedFile, saved
 from pomona_federation.provision.kit_files import app, appearing
-from pomona_federation.silo import own_state
+from pomona_federation.silo import state_origin
 from pomona_federation.silo.consent_rules import policy_sha256
 from pomona_federation.silo.noise_stores import Restored, mark, reseal_key
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
@@ -132,8 +133,8 @@ def _require_new(folder: Path) -> None:
 
 def _seal(kit: Path) -> None:
     """Seal the state of a silo's restored kit as this machine's."""
-    own_state.mark(kit, policy_sha256(kit))
-    own_state.reseal_files(kit / contents.STATE["silo"])
+    state_origin.mark(kit, policy_sha256(kit))
+    json_store.reseal_files(kit / contents.STATE["silo"])
     StudyDecisions(kit).reseal()
     for key in sorted((kit / contents.STATE["silo"]).rglob("private/dp/client-*/key")):
         reseal_key(key.parent)

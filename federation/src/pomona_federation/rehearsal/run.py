@@ -114,20 +114,11 @@ class LocalFederation:
         """
         role, kit = ("server", self.server) if name == "server" else ("silo", self.silo(name))
         with (self.folder / f"{name}.log").open("ab") as file:
-            command = [
-                *wrapper,
-                sys.executable,
-                "-m",
-                "pomona",
-                role,
-                "start",
-                "--folder",
-                str(kit),
-            ]
+            command = [*wrapper, sys.executable, "-m", "pomona", role, "start", "--folder", kit]
             study = Federation.read(self.server / "federation.toml").study
             own_code = named_code(study.run) if study else []
-            path = [*sys.path, *map(str, own_code_folders() if own_code else ())]
-            env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(path)}
+            import_path = [*sys.path, *map(str, own_code_folders() if own_code else ())]
+            env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(import_path)}
             self._processes[name] = subprocess.Popen(
                 command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env
             )
@@ -181,14 +172,9 @@ class LocalFederation:
 
     def _failure(self, reason: str, name: str = "server") -> QuorumError:
         log = self.folder / f"{name}.log"
-        last = "".join(
-            f" ({line})"
-            for line in content(log, MAX_LOG_BYTES)
-            .decode(errors="replace")
-            .strip()
-            .splitlines()[-1:]
-        )
-        return QuorumError(f"{reason}{last}; see {log}")
+        lines = content(log, MAX_LOG_BYTES).decode(errors="replace").strip().splitlines()
+        last_line = f" ({lines[-1]})" if lines else ""
+        return QuorumError(f"{reason}{last_line}; see {log}")
 
     def _record_memory(self) -> None:
         """Record the largest memory of each role of process."""

@@ -27,7 +27,7 @@ class MessageExchange:
     Attributes:
         kit_run: the kit's folder ``run/``.
         run: id of the run.
-        pause: seconds between looks for answers.
+        pause: seconds between two polls for answers.
     """
 
     terms: StudyAgreement
@@ -67,15 +67,10 @@ class MessageExchange:
             expected, absent = self._members(awaited)
             incompatible = self._incompatible
             missing = [name for name in absent if name not in incompatible]
-            if not missing or monotonic() > limit + (
-                TIMEOUT if self.handshake.pending_nodes else 0.0
-            ):
+            grace = TIMEOUT if self.handshake.pending_nodes else 0.0
+            if not missing or monotonic() > limit + grace:
                 break
-            identified = [
-                e.name
-                for client, e in enumerate(self.registry.entries)
-                if client in self.identified
-            ]
+            identified = [self.registry.entries[client].name for client in sorted(self.identified)]
             self.waiting.update(identified, dict.fromkeys(missing, "has not identified itself"))
             self.bus.wait(self.pause)
         if len(expected) - len(absent) < quorum:
@@ -154,9 +149,9 @@ class MessageExchange:
                 client: current_time for client in _open(messages) if nodes.get(client) in online
             }
             offline = {
-                p: current_time - online_at
-                for p, online_at in last_online.items()
-                if p not in in_transit.values()
+                client: current_time - online_at
+                for client, online_at in last_online.items()
+                if client not in in_transit.values()
             }
             self._abandon_offline(messages, offline, current_time - start_time, connections)
             self.waiting.update(*progress(messages, in_transit.values(), connections, patience))

@@ -26,6 +26,7 @@ from pomona.federation.secure_sum import change, limited, receiver_tensors, weig
 from pomona.methods.base import Downlink
 from pomona.storage.lock import waiting_lock
 from pomona.storage.tensor_validation import non_finite
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.messages.message_bodies import (
     Answer,
     MaskKey,
@@ -35,7 +36,6 @@ from pomona_federation.messages.message_bodies import (
     mask_statement,
 )
 from pomona_federation.messages.tensor_bytes import masked, public, sha256
-from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.round_store import RoundStore
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import Silo, audited
@@ -75,7 +75,7 @@ class PastSums(Settings):
         """
         path = kit / "state" / "sums.json"
         with waiting_lock(path.with_name(".sums.lock")):
-            sums = (read_own(cls, path) or cls()).sums
+            sums = (read_sealed(cls, path) or cls()).sums
             for past in sums:
                 if past.change == current.change and past.terms != current.terms:
                     raise ProtocolError(
@@ -86,7 +86,7 @@ class PastSums(Settings):
                     )
             yield
             if current not in sums:
-                write_own(path, cls(sums=(*sums, current)[-MAX_SUMS:]))
+                write_sealed(path, cls(sums=(*sums, current)[-MAX_SUMS:]))
 
 
 @dataclass(frozen=True)

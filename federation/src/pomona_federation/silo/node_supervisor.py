@@ -16,10 +16,9 @@ from pomona.core.files import MAX_LOG_BYTES, content, publish, writing
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
-from pomona_federation.silo import node, own_state
+from pomona_federation.silo import node, state_origin
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.kit_checks import own_key
-from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.server_requests import (
     REFUSALS,
     Membership,
@@ -28,6 +27,7 @@ from pomona_federation.silo.server_requests import (
     explained,
 )
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.state_origin import rules
 from pomona_federation.silo.study_proposals import StudyWatch
 from pomona_federation.supervision.fork import Program
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
@@ -277,8 +277,8 @@ def run_node(folder: Path, echo: Callable[[str], None]) -> None:
 
     os.umask(0o077)
     state = folder / "state"
-    origin = own_state.ensure_origin(folder)
-    own_state.require_own_files(folder)
+    origin = state_origin.ensure_origin(folder)
+    state_origin.require_sealed_files(folder)
     rule_lines = list(rules(folder, silo, origin))
     with writing(state), locked(state):
         flower_folder = state / "flwr"

@@ -26,9 +26,8 @@ from pomona.privacy.ledger import Draw, LedgerEntry
 from pomona.privacy.settings import Privacy
 from pomona.scenario import Scenario
 from pomona.storage.run_status import last_round
-from pomona_federation.json_store import read_json, write_json
+from pomona_federation.json_store import is_sealed, read_json, seal, write_json
 from pomona_federation.messages.message_bodies import Token
-from pomona_federation.silo.own_state import seal, sealed
 
 SEAL = "seal"
 KEY_STARTED, KEY = "noise key begun", "noise key"
@@ -47,7 +46,7 @@ def open_own(stores: Path, objective: PrivateObjective, member: int) -> None:
         _write(folder, seal(KEY_STARTED, folder.name))
     store = objective.key_store(member)
     current_seal = text(folder / SEAL, 1000).strip() if (folder / SEAL).exists() else ""
-    if sealed(current_seal, KEY_STARTED, folder.name) and not store.position().entries:
+    if is_sealed(current_seal, KEY_STARTED, folder.name) and not store.position().entries:
         _write(folder, _seal(folder))
     elif current_seal != _seal(folder):
         raise PrivacyError(

@@ -15,19 +15,20 @@ from pomona.federation.noise_in_sums import against
 from pomona.privacy.settings import groups_note
 from pomona.scenario import Scenario
 from pomona.scenario.description import epsilons, largest_groups, unprotected_groups
+from pomona_federation import json_store
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
-from pomona_federation.silo import kit_checks, own_state, silo_in_study
+from pomona_federation.silo import kit_checks, silo_in_study, state_origin
 from pomona_federation.silo.consent_policy import verdict
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
 from pomona_federation.silo.kit_checks import CheckLine, Checks, Remark
 from pomona_federation.silo.outgoing_filter import departing, departing_in_survey
 from pomona_federation.silo.own_models import source_of
-from pomona_federation.silo.own_state import RuleLine, rules
 from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import require_device, worst_cost
+from pomona_federation.silo.state_origin import RuleLine, rules
 from pomona_federation.silo.study_decisions import StudyDecision
 from pomona_federation.silo.study_facts import facts, remarks, summary
 from pomona_federation.silo.study_proposals import compare, over_the_network
@@ -132,15 +133,15 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
 
 def _state(folder: Path) -> tuple[None, str]:
     """Check that the state was made on this machine."""
-    origin = own_state.origin(folder)
-    own_state.require_own_files(folder)
+    origin = state_origin.origin(folder)
+    state_origin.require_sealed_files(folder)
     return None, "made on this machine" if origin else "empty: this silo has not worked yet"
 
 
 def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
     """The first line of the rules in force, and the others."""
     try:
-        origin = own_state.origin(folder)
+        origin = state_origin.origin(folder)
     except PomonaError:  # reported by the check of the state
         origin = None
     first, *remaining = rules(folder, silo, origin)
@@ -204,7 +205,7 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             federation,
             f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows",
         )
-    pinned = own_state.read_own(PinnedAgreement, silo.state / PINNED)
+    pinned = json_store.read_sealed(PinnedAgreement, silo.state / PINNED)
     if pinned and pinned.agreement != current:
         raise ProtocolError(
             f"{folder / 'federation.toml'} says {current[:16]}, this silo began with "

@@ -25,8 +25,8 @@ from pomona.data.settings import DataSettings
 from pomona.privacy.accounting import ROUNDING
 from pomona.storage.lock import waiting_lock
 from pomona_federation.audit_log import complete_lines, write_line
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.messages.message_bodies import Token
-from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.settings import (
     MOST_SOURCES,
     DataSource,
@@ -161,7 +161,7 @@ class PrivacyBudget:
 
         Raises PrivacyError if the file recorded in the audit log is gone.
         """
-        if budget := read_own(BudgetFile, self._path):
+        if budget := read_sealed(BudgetFile, self._path):
             return budget.reservations
         log = self.kit / "state" / "audit.jsonl"
         if log.exists() and any(line.get("event") == RESERVED for line in complete_lines(log)):
@@ -300,7 +300,7 @@ class PrivacyBudget:
         return [r for r in self.reservations if r.applies_to(data)]
 
     def _write(self, reservations: Iterable[Reservation]) -> None:
-        write_own(self._path, BudgetFile(reservations=tuple(reservations)))
+        write_sealed(self._path, BudgetFile(reservations=tuple(reservations)))
 
     @property
     def _path(self) -> Path:

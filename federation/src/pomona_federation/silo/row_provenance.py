@@ -16,6 +16,7 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import SiloName, StudyAgreement
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import (
     MaskKey,
@@ -28,7 +29,6 @@ from pomona_federation.messages.message_bodies import (
     row_statement,
 )
 from pomona_federation.messages.tensor_bytes import require_keys
-from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.silo_in_study import Silo
 
 
@@ -113,11 +113,11 @@ class PeerKeys:
         serials = dict(self._newest.serials)
         updated = serials | {r.silo: keys.serial(r.keys[-1].certificate.encode()) for r in renewals}
         if updated != serials:
-            write_own(self._path, NewestKeys(serials=updated))
+            write_sealed(self._path, NewestKeys(serials=updated))
 
     @cached_property
     def _newest(self) -> NewestKeys:
-        return read_own(NewestKeys, self._path) or NewestKeys()
+        return read_sealed(NewestKeys, self._path) or NewestKeys()
 
     @property
     def _path(self) -> Path:
@@ -238,7 +238,7 @@ class Provenance:
                         f"{key}: the row of {peer} is not signed by {peer}; ask the server's "
                         "operator"
                     )
-        write_own(self._path, history)
+        write_sealed(self._path, history)
         self._keys.note(task.renewals)
 
     def require_mask_keys(self, task: Task, mask_keys: Mapping[int, MaskKey]) -> None:
@@ -307,7 +307,7 @@ class Provenance:
 
     def _history(self, task: Task) -> PeerHistory:
         """Peers as seen in the task's run so far, for the caller to add to."""
-        recorded = read_own(PeerHistory, self._path) or PeerHistory()
+        recorded = read_sealed(PeerHistory, self._path) or PeerHistory()
         if recorded.run in {None, task.run}:
             return recorded.model_copy(update={"run": task.run})
         return PeerHistory(run=task.run)

@@ -18,10 +18,10 @@ from pomona.methods.base import Method
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_limited
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.silo.consent_rules import ConsentTerms
-from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
@@ -261,7 +261,7 @@ def same_rows(state: Path, local: Scenario) -> bool:
 
     ``state``: the study's folder. Raises StorageError.
     """
-    pinned = read_own(PinnedAgreement, state / PINNED)
+    pinned = read_sealed(PinnedAgreement, state / PINNED)
     return pinned is None or pinned.rows in {None, local.partition.sha256}
 
 
@@ -290,7 +290,7 @@ def known_id(kit: Path, federation: Federation, silo: str) -> int | None:
     """A silo's place; None for a later member to which the server has not named it yet."""
     if (founder := founder_id(federation, silo)) is not None:
         return founder
-    admitted = read_own(AdmittedMember, kit / MEMBER)
+    admitted = read_sealed(AdmittedMember, kit / MEMBER)
     return admitted.member if admitted else None
 
 
@@ -308,7 +308,7 @@ def note_id(kit: Path, federation: Federation, silo: str, number: int) -> None:
     """
     current = known_id(kit, federation, silo)
     if current is None and len(federation.silo) <= number < federation.places:
-        write_own(kit / MEMBER, AdmittedMember(member=number))
+        write_sealed(kit / MEMBER, AdmittedMember(member=number))
     elif current != number:
         reason = "joined later" if current is None else f"has place {current}"
         raise ProtocolError(

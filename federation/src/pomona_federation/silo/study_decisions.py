@@ -20,10 +20,10 @@ from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import Audit, tail, write_line
-from pomona_federation.json_store import read_json, write_json
+from pomona_federation.json_store import read_json, seal, write_json
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.history import FILE as HISTORY
-from pomona_federation.silo.own_state import ensure_origin, seal
+from pomona_federation.silo.state_origin import ensure_origin
 from pomona_federation.study import TRIALS, Study
 from pomona_federation.study_sections import MOST_TRIALS
 from pomona_federation.supervision.process_logs import clock
@@ -302,7 +302,7 @@ class StudyDecisions:
         """Lock the studies against other processes, such as a command or the process that asks the
         server.
 
-        Raises as ``own_state.ensure_origin``.
+        Raises as ``state_origin.ensure_origin``.
         """
         ensure_origin(self.kit)
         return waiting_lock(self.kit / "state" / ".studies.lock")

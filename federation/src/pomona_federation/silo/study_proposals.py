@@ -33,7 +33,7 @@ from pomona_federation.messages.study_bodies import (
     TakenDecision,
 )
 from pomona_federation.named_code import named_code
-from pomona_federation.silo import own_state
+from pomona_federation.silo import state_origin
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import TOTAL_TIMEOUT, request, signed
 from pomona_federation.silo.settings import SiloFile
@@ -173,7 +173,7 @@ def consider(kit: Path, fetch: Fetch, echo: Callable[[str], None]) -> None:
     """Add all new studies, apply the kit's rules to all waiting ones, and report what remains to be
     done.
     """
-    own_state.ensure_origin(kit)
+    state_origin.ensure_origin(kit)
     importable(kit)
     offered = visit(kit, fetch)
     for mark in (kit / MARKS).glob("*"):

@@ -17,9 +17,9 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.data.settings import DataSettings
 from pomona.storage.lock import locked
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.messages.message_bodies import Body, Hello, HelloReply, SumRequest, Task
 from pomona_federation.messages.study_bodies import SurveyAnswer, SurveyQuestion
-from pomona_federation.silo.own_state import DISCLOSED, read_own, write_own
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.settings import (
     MOST_SOURCES,
@@ -30,6 +30,7 @@ from pomona_federation.silo.settings import (
     with_names,
 )
 from pomona_federation.silo.silo_in_study import Silo, audited
+from pomona_federation.silo.state_origin import DISCLOSED
 from pomona_federation.silo.study_decisions import ANSWERS
 from pomona_federation.silo.task_policy import TaskPolicy
 from pomona_federation.survey import silo as answers
@@ -101,7 +102,7 @@ def disclosed_before(silo: Silo) -> tuple[DisclosedData, Path]:
     that are asked for now.
     """
     folder, current = silo.folder / "state" / DISCLOSED, hashed(sources(silo.file.data))
-    files = {path: read_own(DisclosedData, path) for path in sorted(folder.glob("*.json"))}
+    files = {path: read_sealed(DisclosedData, path) for path in sorted(folder.glob("*.json"))}
     overlapping = [
         (record, path) for path, record in files.items() if record and shared(record.data, current)
     ]
@@ -134,7 +135,7 @@ def _labels(data: DataSettings) -> str:
 def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> SurveyAnswer:
     """Answer a step; raises ProtocolError for a different question than that step's first."""
     path = silo.state / ANSWERS
-    previous = read_own(GivenAnswers, path) or GivenAnswers()
+    previous = read_sealed(GivenAnswers, path) or GivenAnswers()
     if answer := previous.given.get(question.digest):
         return answer
     if any(
@@ -151,18 +152,18 @@ def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> S
     else:
         silo.reserve(question.run)
         previous = previous.model_copy(update={"asked": question.digest})
-        write_own(path, previous)
+        write_sealed(path, previous)
         record, disclosed = disclosed_before(silo)
         reply, every = answers.figures(
             survey, question.figures, silo.file.data, silo.member, record.figures
         )
-        write_own(disclosed, record.model_copy(update={"figures": every}))
+        write_sealed(disclosed, record.model_copy(update={"figures": every}))
         answer = SurveyAnswer(**fields, question=question.digest, figures=reply)
         if survey.noise:
             PrivacyBudget(silo.folder).note_spent(
                 question.agreement, question.run, survey.noise.epsilon
             )
-    write_own(
+    write_sealed(
         path, previous.model_copy(update={"given": {**previous.given, question.digest: answer}})
     )
     audited(

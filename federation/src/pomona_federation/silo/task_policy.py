@@ -17,6 +17,7 @@ from pydantic import Field
 from pomona.core.bounds import Number, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
+from pomona_federation.json_store import read_sealed, write_sealed
 from pomona_federation.messages.message_bodies import (
     DownlinkEntry,
     EntryForm,
@@ -26,7 +27,6 @@ from pomona_federation.messages.message_bodies import (
     Token,
 )
 from pomona_federation.silo.consent_rules import local_now
-from pomona_federation.silo.own_state import read_own, write_own
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo, note_id
 from pomona_federation.silo.silo_scenario import InitialDownlink
@@ -186,10 +186,10 @@ class TaskPolicy:
             )
 
     def _pinned(self) -> PinnedAgreement | None:
-        return read_own(PinnedAgreement, self.silo.state / PINNED)
+        return read_sealed(PinnedAgreement, self.silo.state / PINNED)
 
     def _pin(self, pinned: PinnedAgreement) -> PinnedAgreement:
-        write_own(self.silo.state / PINNED, pinned)
+        write_sealed(self.silo.state / PINNED, pinned)
         return pinned
 
 
@@ -242,7 +242,7 @@ class TaskLog:
         """Record an accepted task, durably, before it is done."""
         tasks, key = self._last_tasks(task), "training" if task.trains else "evaluation"
         news = {key: (task.number, task.question), "settled": max(tasks.settled, task.settled)}
-        write_own(self.path, tasks.model_copy(update=news))
+        write_sealed(self.path, tasks.model_copy(update=news))
 
     def one_sum(self, request: SumRequest) -> None:
         """Record a sum, durably, before this silo's part in it is made.
@@ -267,14 +267,16 @@ class TaskLog:
                 f"a sum of round {request.number}, after this silo has trained in round "
                 f"{tasks.training[0]}; check the server's version"
             )
-        write_own(self.path, tasks.model_copy(update={"summed": (request.number, request.context)}))
+        write_sealed(
+            self.path, tasks.model_copy(update={"summed": (request.number, request.context)})
+        )
 
     def _last_tasks(self, task: Task) -> LastTasks:
         """The last tasks in the task's run.
 
         Raises ProtocolError for a run that was left for another: its rounds would be asked again.
         """
-        tasks = read_own(LastTasks, self.path) or LastTasks(run=task.run)
+        tasks = read_sealed(LastTasks, self.path) or LastTasks(run=task.run)
         if task.run in tasks.left:
             raise ProtocolError(
                 f"the server goes back to run {task.run}, which this silo has left for run "

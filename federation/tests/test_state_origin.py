@@ -1,4 +1,4 @@
-"""Content of a kit that has no effect: a state made on another own_state, decisions without their
+"""Content of a kit that has no effect: a state made on another machine, decisions without their
 audit line.
 """
 
@@ -15,16 +15,16 @@ from pomona.core.errors import ConfigError, PomonaError, PrivacyError, QuorumErr
 from pomona.privacy import noise
 from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
-from pomona_federation import audit_log
+from pomona_federation import audit_log, json_store
 from pomona_federation.flower_apps import handled
 from pomona_federation.installation.backup import backup
 from pomona_federation.installation.restore import restore
-from pomona_federation.silo import node_supervisor, noise_stores, own_state
+from pomona_federation.silo import node_supervisor, noise_stores, state_origin
 from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.noise_stores import open_own
-from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.state_origin import rules
 from pomona_federation.silo.study_decisions import FILE, StudyDecisions
 from test_consent_policy import entry, lines, ruled, submitted
 from test_secure_aggregation import RUN
@@ -47,7 +47,7 @@ def elsewhere(tmp_path, monkeypatch):
     def move(number="0" * 32):
         path = tmp_path / "machine-id"
         path.write_text(number + "\n")
-        monkeypatch.setattr(own_state, "MACHINE", (path,))
+        monkeypatch.setattr(json_store, "MACHINE", (path,))
 
     return move
 
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_listed_is_refused_although_files_in_it_can_be_o
                 for path in (Path(), *Path().rglob("*")):
                     os.chown(path, 65534, 65534)
                 os.setuid(65534)
-            own_state.ensure_origin(Path())
+            state_origin.ensure_origin(Path())
         except ConfigError as fault:
             os._exit(0 if "state/private" in str(fault) else 1)
         except BaseException:
@@ -111,14 +111,14 @@ def test_a_state_is_no_link_to_another(federation, tmp_path):
     (tmp_path / "far").mkdir()
     (kit / "state").symlink_to(tmp_path / "far")
     with pytest.raises(ConfigError, match="is a link; move the whole kit"):
-        own_state.ensure_origin(kit)
+        state_origin.ensure_origin(kit)
 
 
 def test_a_silo_killed_while_it_marks_its_state_goes_on(federation, tmp_path):
     shutil.copytree(federation.kits / "silo-0", tmp_path / "kit")
     (tmp_path / "kit/state").mkdir(exist_ok=True)
     (tmp_path / "kit/state/.origin").write_text('{"mark": "cut')
-    assert own_state.ensure_origin(tmp_path / "kit") == own_state.origin(tmp_path / "kit")
+    assert state_origin.ensure_origin(tmp_path / "kit") == state_origin.origin(tmp_path / "kit")
 
 
 def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, tmp_path):
@@ -127,7 +127,7 @@ def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, 
     federation.run()
     assert checked(kit)[0]["state"].text == "made on this machine"
     shutil.copytree(kit, tmp_path / "moved")
-    assert own_state.ensure_origin(tmp_path / "moved") == own_state.ensure_origin(kit)
+    assert state_origin.ensure_origin(tmp_path / "moved") == state_origin.ensure_origin(kit)
 
 
 def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, elsewhere):
@@ -136,21 +136,21 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
     federation.run()
     elsewhere()
     with pytest.raises(ConfigError, match="pomona silo restore"):
-        own_state.ensure_origin(kit)
+        state_origin.ensure_origin(kit)
     archived = backup(kit, tmp_path / "kit.tar")
     assert "state/origin.json" not in archived.files
     restore(tmp_path / "kit.tar", tmp_path / "new", "silo", Cost(0.0))
-    assert own_state.origin(tmp_path / "new")
+    assert state_origin.origin(tmp_path / "new")
     elsewhere("1" * 32)
     with pytest.raises(ConfigError, match="not made on this machine"):
-        own_state.ensure_origin(tmp_path / "new")
+        state_origin.ensure_origin(tmp_path / "new")
 
 
 @pytest.mark.parametrize("number", ["", "uninitialized", "0" * 31, "0" * 64])
 def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
     elsewhere(number)
     with pytest.raises(StorageError, match=r"machine-id is missing: .* mount the machine's"):
-        own_state.ensure_origin(federation.kits / "silo-0")
+        state_origin.ensure_origin(federation.kits / "silo-0")
 
 
 # Decisions and their lines
@@ -240,7 +240,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     silo = SiloFile.load(kit / "silo.toml")
 
     def texts():
-        return [(line.text, line.foreign) for line in rules(kit, silo, own_state.origin(kit))]
+        return [(line.text, line.foreign) for line in rules(kit, silo, state_origin.origin(kit))]
 
     unbounded = ("silo.toml bounds neither privacy loss nor traffic", False)
     assert texts() == [("there is no policy.toml: a person accepts each study", False), unbounded]
@@ -250,7 +250,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     assert text.startswith(f"policy.toml (SHA-256 {digest[:16]}; unless someone here wrote it ")
     assert text.endswith('accepts studies by itself: kinds = ["train"], methods = ["fedavg"]')
     assert checked(kit)[0]["rules"].result in {"warning", "ok"}
-    own_state.ensure_origin(kit)
+    state_origin.ensure_origin(kit)
     assert texts()[0] == (text, True)  # it stays what it was when the silo first started
     ruled(federation, methods=["apple"])
     (later, foreign), _ = texts()
@@ -296,11 +296,11 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(
     proposals(federation, "silo-0")
     kit = federation.kits / "silo-0"
     with monkeypatch.context() as patch:
-        patch.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
-        own_state.mark(kit)
+        patch.setattr(json_store, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        state_origin.mark(kit)
         decided(federation, "silo-0", "second")
         assert entry(federation).status == "accepted"
-    own_state.mark(kit)
+    state_origin.mark(kit)
     assert audit_log.verify(kit / "state/audit.jsonl") is None
     assert entry(federation).status == "pending"
     assert StudyDecisions(kit, foreign=True).lookup("second").status == "accepted"
@@ -310,14 +310,14 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(
 
 def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypatch):
     kit = federation.kits / "silo-0"
-    own_state.ensure_origin(kit)
+    state_origin.ensure_origin(kit)
     with monkeypatch.context() as patch:
-        patch.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        patch.setattr(json_store, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
         assert PrivacyBudget(kit).unknown.epsilon == 1.0
     with pytest.raises(StorageError, match=r"budget\.json was not written by this silo on this"):
         _ = PrivacyBudget(kit).unknown
-    own_state.reseal_files(kit / "state")
+    json_store.reseal_files(kit / "state")
     assert PrivacyBudget(kit).unknown.epsilon == 1.0
 
 
@@ -340,15 +340,15 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(
     worked(2.0)
     state.rename(saved)
     with monkeypatch.context() as patch:
-        patch.setattr(own_state, "MACHINE", (written(tmp_path / "id", "1" * 32),))
+        patch.setattr(json_store, "MACHINE", (written(tmp_path / "id", "1" * 32),))
         worked(1e-6)
         decided(federation, "silo-0", "second")
         assert entry(federation).status == "accepted"
-    (state / own_state.FILE).unlink()
+    (state / state_origin.FILE).unlink()
     shutil.copytree(state, saved, dirs_exist_ok=True)
     shutil.rmtree(state)
     saved.rename(state)
-    assert own_state.ensure_origin(kit), "the mark is this silo's own still"
+    assert state_origin.ensure_origin(kit), "the mark still holds"
     assert entry(federation).status == "pending"
     for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
         with pytest.raises(PomonaError, match=r"not (written by this silo|made) on this machine"):
@@ -370,10 +370,10 @@ def replaced_by_a_link_to_nothing(path):
 
 
 def replaced_by_this_silos_of_another_study(path):
-    content = own_state.read_own(BaseModelOfAny, path)
+    content = json_store.read_sealed(BaseModelOfAny, path)
     other = path.parent / "studies/other/state-of" / path.name
     other.parent.mkdir(parents=True, exist_ok=True)
-    own_state.write_own(other, content)
+    json_store.write_sealed(other, content)
     other.replace(path)
 
 
@@ -399,7 +399,7 @@ def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(
     federation = world.federation("fedavg", **RUN)
     federation.run()
     kit = federation.kits / "silo-0"
-    files = [p for p in (kit / "state").rglob("*.json") if p.stem in own_state.SEALED]
+    files = [p for p in (kit / "state").rglob("*.json") if p.stem in state_origin.SEALED]
     assert {p.name for p in files} == {
         f"{name}.json" for name in ("agreement", "asked", "budget", "seen", "sums")
     }
@@ -412,7 +412,7 @@ def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(
         for action in (
             lambda: run_node(kit, pytest.fail),
             lambda: backup(kit, tmp_path / "kit.tar"),
-            lambda path=path: own_state.read_own(BaseModelOfAny, path),
+            lambda path=path: json_store.read_sealed(BaseModelOfAny, path),
         ):
             with pytest.raises(StorageError, match=path.name):
                 action()
@@ -432,7 +432,7 @@ def test_what_a_silo_was_asked_summed_and_agreed_to_is_not_replaced_by_a_kit(
 
 def test_a_folder_that_a_working_silo_removes_meanwhile_fails_no_check(federation, monkeypatch):
     kit = federation.kits / "silo-0"
-    own_state.ensure_origin(kit)
+    state_origin.ensure_origin(kit)
     (kit / "state" / "gone").mkdir()
     scandir = os.scandir
 
@@ -451,7 +451,7 @@ def test_a_file_of_a_folder_that_another_account_closed_is_named(tmp_path, monke
         patch.setattr(os, "stat", refused)
         patch.setattr(os, "open", refused)
         with pytest.raises(StorageError, match=r"budget\.json cannot be read \(Permission denied"):
-            own_state.read_own(BaseModelOfAny, tmp_path / "state/private/budget.json")
+            json_store.read_sealed(BaseModelOfAny, tmp_path / "state/private/budget.json")
 
 
 class Stores:
