@@ -416,6 +416,28 @@ def test_a_key_of_another_choice_is_named_with_those_that_have_it():
             resolve(tree)
 
 
+@pytest.mark.parametrize(
+    ("method", "keys"),
+    [
+        ({"name": "fedamp"}, ["scad_lambda", "scad_a", "mcp_lambda", "mcp_gamma"]),
+        ({"name": "fedamp+ala", "attention": "scad"}, ["sigma", "mcp_lambda", "mcp_gamma"]),
+        ({"name": "fedamp", "alpha_schedule": "sqrt"}, ["alpha"]),
+        ({"name": "heurfedamp", "alpha_schedule": "sqrt"}, ["alpha"]),
+        ({"name": "apple"}, ["selection"]),
+        ({"name": "fedfomo-ma"}, ["epsilon", "epsilon_decay"]),
+        ({"name": "partialfed", "rule": "local-norm"}, ["temperature"]),
+        ({"name": "pgfed"}, ["budget"]),
+    ],
+    ids=str,
+)
+def test_a_methods_key_without_effect_beside_another_is_refused_and_not_written(method, keys):
+    assert not {*keys} & {*Config(method=method).tree()["method"]}
+    for key, field in METHODS[method["name"]].model_fields.items():
+        if key in keys:
+            with pytest.raises(ConfigError, match=rf"method\.{key}: .*; remove it"):
+                Config(method={**method, key: field.default or 1})
+
+
 def test_an_unknown_key_with_a_bracket_is_named_as_any_other():
     class Record(Settings):
         name: str

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from torch.testing import assert_close
 
 from pomona.methods.mixtures.fedamp import (
+    SHAPES,
     FedAMP,
     HeurFedAMP,
     convex_weights,
@@ -53,6 +54,7 @@ def attention(function, t):
 
 def with_attention(function, **settings):
     shape = {"sigma": 2.0, "scad_lambda": 0.3, "scad_a": 3.7, "mcp_lambda": 0.3, "mcp_gamma": 4.0}
+    shape = {key: value for key, value in shape.items() if key.startswith(SHAPES[function])}
     return FedAMP(attention=function, **shape, **settings)
 
 
@@ -231,7 +233,8 @@ def test_schedules_of_alpha():
     rounds = [a_round(k, total=16) for k in (1, 4)]
     expected = {"constant": [3.0, 3.0], "sqrt": [0.5, 0.5], "diminishing": [3.0, 0.75]}
     for schedule, values in expected.items():
-        settings = FedAMP(lambda_=2.0, alpha=3.0, alpha_schedule=schedule)
+        alpha = {} if schedule == "sqrt" else {"alpha": 3.0}
+        settings = FedAMP(lambda_=2.0, alpha_schedule=schedule, **alpha)
         assert [step(settings, r, members=3) for r in rounds] == values
 
 

@@ -176,7 +176,7 @@ def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
             assert torch.equal(tensor[[0, 2, 3]], states_before[key][[0, 2, 3]])
 
 
-@pytest.mark.parametrize("settings", [APPLE(), APPLE(selection="uniform"), PGFed(mixing="client")])
+@pytest.mark.parametrize("settings", [APPLE(), PGFed(mixing="client")])
 def test_without_a_budget_a_newcomers_row_comes_at_once_though_nobody_could_ask_for_it(settings):
     """Two members ask in round 2 for each other; in round 3 each is sent every row that there is."""
     run = Federation(settings.method(), uneven(2, 2, 2), members=(0, 1))

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
 from pomona.methods.mixtures.pgfed import PGFed, PGFedMo
 from pomona.methods.mixtures.pgfed_private import choose
 from pomona.methods.mixtures.pgfed_risks import risk
 from pomona.methods.one_model.fedavg import FedAvgLocal
 from pomona.objective.training import LocalTraining
-from problems import Federation, a_round, quadratics, tiny, uneven
+from problems import Federation, a_round, quadratics, uneven
 
 PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
 VARIANTS = [
@@ -245,15 +244,6 @@ def test_a_leaver_is_in_no_sum_and_its_successor_is_met_anew(mixing):
     run.round(a_round(6))
     assert_close(run.replies[0].info["risk_weights"][2], (1 / 3 - 0.05 * slope).clamp_min(0))
     assert run.replies[0].info["risk_weights"][2] > 0
-
-
-@pytest.mark.parametrize("name", ["pgfed", "pgfedmo"])
-def test_a_budget_is_refused_where_the_server_mixes(name):
-    with pytest.raises(
-        ConfigError, match=r"set method\.mixing=client, or leave method\.budget out"
-    ):
-        tiny(name, {"budget": 2})
-    assert tiny(name, {"budget": 2, "mixing": "client"}).method.budget == 2
 
 
 @pytest.mark.parametrize("settings", VARIANTS[:4], ids=str)

@@ -112,8 +112,11 @@ class APPLE(base.MethodSettings):
     budget: int | None = Field(None, ge=1)
     selection: Literal["private", "uniform"] = "private"
     core_init: Literal["common", "independent"] = "common"
-
     core_radius: float | None = Field(None, gt=0, le=1e6)
+
+    def idle(self) -> dict[str, str]:
+        """A choice is for a budget."""
+        return {} if self.budget else {"selection": "only with a budget"}
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

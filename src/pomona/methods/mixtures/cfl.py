@@ -122,11 +122,8 @@ def server(settings: CFL) -> base.Server:
         for cluster in state.labels[index].unique().tolist():
             state = with_norms(state, cluster, updates)
             complete = bool(torch.isin((state.labels == cluster).nonzero(), index).all())
-            if (
-                round_.number > settings.warmup_rounds
-                and complete
-                and should_split(settings, state, cluster)
-            ):
+            is_warm = round_.number > settings.warmup_rounds
+            if is_warm and complete and should_split(settings, state, cluster):
                 state = split(settings, state, cluster, updates)
         return averaged(state, uplink["model"], index)
 

@@ -43,7 +43,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -51,20 +51,31 @@ from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
 
-Lambda = Annotated[
-    float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")
-]
-AlphaSchedule = Annotated[
-    Literal["constant", "sqrt", "diminishing"],
-    Field(description="alpha_k over the rounds: alpha, lambda / sqrt(rounds), or alpha / k"),
-]
-Start = Annotated[
-    Literal["own", "cloud"],
-    Field(description="where local SGD starts: own last model or cloud model"),
-]
+
+class CloudModels(base.MethodSettings):
+    """Settings of both variants; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: weight of the attention term (lambda)
+        alpha_schedule: alpha_k over the rounds: alpha, lambda / sqrt(rounds), or alpha / k
+        start: where local SGD starts: own last model or cloud model
+    """
+
+    lambda_: float = Field(1.0, ge=0, alias="lambda")
+    alpha_schedule: Literal["constant", "sqrt", "diminishing"] = "constant"
+    start: Literal["own", "cloud"] = "own"
+
+    def idle(self) -> dict[str, str]:
+        """The step may follow from the rounds alone."""
+        by_rounds = self.alpha_schedule == "sqrt"
+        return {"alpha": "alpha_schedule = sqrt has lambda / sqrt(rounds)"} if by_rounds else {}
 
 
-class FedAMP(base.MethodSettings):
+SHAPES = {"exponential": "sigma", "scad": "scad_", "mcp": "mcp_"}
+"""What settings of each attention begin with."""
+
+
+class FedAMP(CloudModels):
     """FedAMP's settings; symbols of the paper in brackets.
 
     Attributes:
@@ -80,9 +91,7 @@ class FedAMP(base.MethodSettings):
     """
 
     name: Literal["fedamp"] = "fedamp"
-    lambda_: Lambda = 1.0
     alpha: float | None = Field(None, gt=0)
-    alpha_schedule: AlphaSchedule = "constant"
     attention: Literal["exponential", "scad", "mcp"] = "exponential"
     sigma: float = Field(25.0, gt=0)
     scad_lambda: float = Field(0.04, gt=0)
@@ -90,7 +99,12 @@ class FedAMP(base.MethodSettings):
     mcp_lambda: float = Field(0.04, gt=0)
     mcp_gamma: float = Field(250.0, gt=0)
     gradient: Literal["printed", "exact"] = "printed"
-    start: Start = "own"
+
+    def idle(self) -> dict[str, str]:
+        """Each attention has its own settings."""
+        unused = tuple(prefix for name, prefix in SHAPES.items() if name != self.attention)
+        keys = [key for key in FedAMP.model_fields if key.startswith(unused)]
+        return super().idle() | dict.fromkeys(keys, f"not for attention = {self.attention}")
 
     @property
     def factor(self) -> float:
@@ -109,7 +123,7 @@ class FedAMP(base.MethodSettings):
         )
 
 
-class HeurFedAMP(base.MethodSettings):
+class HeurFedAMP(CloudModels):
     """FedAMP with message weights by cosine similarity; symbols of the paper in brackets.
 
     Attributes:
@@ -121,10 +135,7 @@ class HeurFedAMP(base.MethodSettings):
     name: Literal["heurfedamp"] = "heurfedamp"
     self_weight: float | None = Field(None, ge=0, le=1)
     sigma: float = Field(25.0, ge=0)
-    lambda_: Lambda = 1.0
     alpha: float = Field(1.0, gt=0)
-    alpha_schedule: AlphaSchedule = "constant"
-    start: Start = "own"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

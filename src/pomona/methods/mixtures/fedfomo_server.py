@@ -41,6 +41,11 @@ class Fomo(base.MethodSettings):
     epsilon_decay: float = Field(0.05, ge=0, le=1)
     candidates: Literal["last-round", "everybody"] = "last-round"
 
+    def idle(self) -> dict[str, str]:
+        """A choice is for a budget."""
+        keys = ("epsilon", "epsilon_decay") if self.budget is None else ()
+        return dict.fromkeys(keys, "only with a budget: without one all models are downloaded")
+
 
 def describe_requests(settings: Fomo) -> dict[str, str]:
     """Describe for the card what a request reveals to the server."""

@@ -6,9 +6,9 @@ ICCV 2023; for the equations see ``pgfed``.
 """
 
 from math import inf
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.settings import Settings
@@ -39,14 +39,9 @@ class Risks(Settings):
     mixing: Literal["server", "client"] = "server"
     budget: int | None = Field(None, ge=1)
 
-    @model_validator(mode="after")
-    def _budgeted(self) -> Self:
-        if self.budget is not None and self.mixing == "server":
-            raise ValueError(
-                "budget counts gradients that clients download, and with mixing = server they "
-                "download their mixture; set method.mixing=client, or leave method.budget out"
-            )
-        return self
+    def idle(self) -> dict[str, str]:
+        """Of the server clients download their mixture, not gradients."""
+        return {"budget": "only for mixing = client"} if self.mixing == "server" else {}
 
 
 def meeting(a: Tensor, present: Tensor, members: Tensor) -> Tensor:

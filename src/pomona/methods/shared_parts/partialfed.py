@@ -57,6 +57,10 @@ class PartialFed(base.MethodSettings):
     rule: Literal["adaptive", "lower-shared", "head-shared", "local-norm"] = "adaptive"
     temperature: float = Field(1.0, gt=0)
 
+    def idle(self) -> dict[str, str]:
+        """Only gates learn through a sigmoid."""
+        return {} if self.rule == "adaptive" else {"temperature": "only for rule = adaptive"}
+
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         if self.rule == "adaptive":
