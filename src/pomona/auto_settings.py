@@ -32,9 +32,8 @@ def with_engine(
     """
     if scenario.config.engine != "auto":
         return scenario
-    if (
-        engine := recorded_setting(resumed_folder, "engine") if resumed_folder else None
-    ) is not None:
+    engine = recorded_setting(resumed_folder, "engine") if resumed_folder else None
+    if engine is not None:
         notes.pass_on(f"engine = {engine}, as {resumed_folder} was begun with")
         return scenario.with_settings(engine=engine)
     if reason := scenario.why_torch():

@@ -36,6 +36,7 @@ from pomona.final_record import collect_totals
 from pomona.personal.collect import (
     ClientModels,
     collect_models,
+    newcomers_after_best,
     save_cards,
     save_mask_examples,
     save_models,
@@ -329,6 +330,8 @@ def _finished_run(
         loop = Loop(*arguments, metric=metric, client_name=client_name, models=models)
         loop.run()
         best = loop.curve.best_round
+        if config.keep == "best" and 0 < best < loop.last:
+            notes.extend(newcomers_after_best(scenario, best, loop.last))
         if folder:
             with writing(folder):
                 save_models(folder, transport, scenario, method.card.headline, best)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pomona
-from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Stop
 from pomona.federation import early_stopping
+from pomona.federation.callbacks import StopAfter
 from pomona.federation.early_stopping import ValidationCurve
 from pomona.metrics.best_round import Best, Point, best, reason
 from pomona.metrics.client_statistics import best_rounds
@@ -194,10 +194,8 @@ def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["apfl", "fedavg"])
 def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_would_have(
-    tmp_path, monkeypatch, method
+    tmp_path, method
 ):
-    from pomona.federation.checkpointing import Checkpointing
-
     config = tiny(method, **RUN, stop=NEVER)
     expected = pomona.run(config, tmp_path / "whole")
     callback = Notes()
@@ -213,17 +211,9 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
     last = len(expected.rounds)
     # before patience ends, and between the last commit and the closing evaluation
     for last_round in (2, last):
-        commit, folder = Checkpointing.commit, tmp_path / f"cut-{last_round}"
-
-        def breaks(self, number, tensors, meta, last_round=last_round, commit=commit):
-            commit(self, number, tensors, meta)
-            if number == last_round:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Checkpointing, "commit", breaks)
-            with pytest.raises(KeyboardInterrupt):
-                pomona.run(config, folder)
+        folder = tmp_path / f"cut-{last_round}"
+        with pytest.raises(KeyboardInterrupt):
+            pomona.run(config, folder, StopAfter(last_round))
         resumed = pomona.run(config, folder, resume=True)
         assert resumed.evaluations == expected.evaluations
         assert resumed.summary["stopped"] == expected.summary["stopped"]
@@ -233,13 +223,3 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
 def test_workers_stop_alike():
     single, parallel = (pomona.run(tiny("fedavg", **RUN, stop=NEVER, workers=w)) for w in (1, 2))
     assert single.evaluations == parallel.evaluations
-
-
-@pytest.mark.long
-def test_without_validation_samples_it_is_refused():
-    config = tiny("fedavg", **RUN, stop=NEVER)
-    config = config.model_copy(
-        update={"data": config.data.model_copy(update={"validation_share": 0.0})}
-    )
-    with pytest.raises(ConfigError, match=r"stop\.patience needs validation samples"):
-        pomona.run(config)

@@ -300,6 +300,13 @@ def test_other_values_are_one_line(settings, fault):
         Scenario.prepare(tiny("fedavg", clients=3, attack=settings))
 
 
+@pytest.mark.parametrize("membership", [{"unseen": [1]}, {"leaves": {1: 1}}])
+def test_liars_who_are_gone_before_they_lie_are_refused(membership):
+    liar = {"clients": [1], "kind": "sign", "from_round": 2}
+    with pytest.raises(ConfigError, match=r"client 1, no member from .* = 2"):
+        Scenario.prepare(tiny("fedavg", clients=3, attack=liar, membership=membership))
+
+
 def test_on_the_command_line_nan_is_a_word():
     assert resolve({"attack": {"clients": [0], "kind": float("nan")}}).attack.kind == "nan"
 

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError
+from pomona.federation.callbacks import StopAfter
 from pomona.federation.recorded_models import ModelChoice
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS, Score
 from pomona.personal.collect import _best_round_note
 from pomona.record.rows import Evaluation
+from pomona.scenario.checks import require_task
 from problems import equal, tiny
 
 RUN = {
@@ -67,22 +69,12 @@ def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, choice, m
 
 @pytest.mark.long
 @pytest.mark.parametrize("choice", ["best", "own_best"])
-def test_a_run_that_goes_on_chooses_as_if_it_had_never_ended(tmp_path, monkeypatch, choice):
-    from pomona.federation.checkpointing import Checkpointing
-
-    config, commit = tiny("apfl", **RUN, keep=choice), Checkpointing.commit
+def test_a_run_that_goes_on_chooses_as_if_it_had_never_ended(tmp_path, choice):
+    config = tiny("apfl", **RUN, keep=choice)
     uninterrupted = pomona.run(config)
     for last_round in (2, 4, 6):
-
-        def breaks(self, number, tensors, meta, last_round=last_round):
-            commit(self, number, tensors, meta)
-            if number == last_round:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Checkpointing, "commit", breaks)
-            with pytest.raises(KeyboardInterrupt):
-                pomona.run(config, tmp_path / str(last_round))
+        with pytest.raises(KeyboardInterrupt):
+            pomona.run(config, tmp_path / str(last_round), StopAfter(last_round))
         resumed = pomona.run(config, tmp_path / str(last_round), resume=True)
         assert all(equal(resumed.models[i], uninterrupted.models[i]) for i in uninterrupted.models)
 
@@ -95,13 +87,35 @@ def test_with_an_early_stop_and_few_clients_a_round_the_best_is_kept_too():
     assert all(equal(result.models[i], shorter.models[i]) for i in result.models)
 
 
-def test_without_validation_samples_nothing_can_be_chosen():
-    config = tiny("fedavg", **RUN, keep="own_best")
-    config = config.model_copy(
-        update={"data": config.data.model_copy(update={"validation_share": 0.0})}
-    )
-    with pytest.raises(ConfigError, match="keep needs validation samples"):
-        pomona.run(config)
+@pytest.mark.parametrize("key", ["keep", "specificity", "stop"])
+def test_without_validation_samples_nothing_can_be_chosen(key):
+    choice = {"keep": "own_best", "specificity": 0.9, "stop": {"patience": 1}}[key]
+    data = {"name": "digits", "train_limit": 240, "validation_share": 0.0}
+    with pytest.raises(ConfigError, match=rf"{key}(\.patience)? needs validation samples"):
+        pomona.run(tiny("fedavg", **RUN, data=data, **{key: choice}))
+
+
+def test_who_comes_after_the_best_round_has_the_last_ones_model_and_it_is_said(tmp_path):
+    """Client 2 joins in the last round, client 1 never; the best on validation is an earlier one."""
+    membership = {"joins": {2: 6}, "unseen": [1], "adapt_rounds": 1}
+    settings = {**RUN, "seed": 2, "keep": "best", "membership": membership}
+    result = pomona.run(tiny("fedavg", **settings), tmp_path / "run")
+    best_round = result.score.round
+    assert 0 < best_round < 6
+    for client in result.models:
+        card = (tmp_path / "run/models" / f"client-{client:02d}.card.md").read_text()
+        assert f"after round {6 if client in (1, 2) else best_round}." in card
+    notes = [n.text for n in result.notes if f"by round {best_round}, the best" in n.text]
+    assert [text.partition(":")[0] for text in notes] == ["client 1, client 2"]
+
+
+@pytest.mark.parametrize("targets", ["regression", "survival", "segmentation"])
+def test_thresholds_are_those_of_classes_and_labels(targets):
+    for key in ("specificity", "sensitivity"):
+        config = tiny("fedavg", **{key: 0.9})
+        require_task(config, "multilabel")
+        with pytest.raises(ConfigError, match=f"{key} is for .* the data have {targets}"):
+            require_task(config, targets)
 
 
 def test_the_card_names_the_round_of_the_file_and_its_figures(tmp_path):

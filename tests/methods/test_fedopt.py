@@ -21,7 +21,8 @@ from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, suited, tiny, trained
 
 AVERAGING = [name for name, settings in METHODS.items() if settings().method().server.averages]
-COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad"]
+COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad", "fednova+clipped"]
+COMPOSED += ["fedrep+krum+momentum", "q-fedavg+geometric"]
 STEP = {"lr": 0.2}
 RUNS = {check.__name__ for check in TASK_CHECKS}
 
@@ -196,8 +197,8 @@ def test_a_composition_is_set_like_any_method():
 
 
 def test_a_run_of_a_composition_repeats_in_two_processes():
-    single, parallel = (pomona.run(tiny("fedrep+adam", workers=workers)) for workers in (1, 2))
-    assert single.evaluations == parallel.evaluations
+    a, b = (pomona.run(tiny("fedrep+median+adam", workers=workers)) for workers in (1, 2))
+    assert a.evaluations == b.evaluations
 
 
 @pytest.mark.long

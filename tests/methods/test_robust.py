@@ -19,14 +19,11 @@ from pomona.methods import resolve as method_of
 from pomona.methods.mixtures import apple
 from pomona.methods.robustness import robust, robust_rules
 from pomona.storage.mapped_tensor import filed
-from pomona.testing import conformance
-from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, suited, tiny, trained, uneven
 
 AVERAGING = [
     name for name, settings_type in METHODS.items() if settings_type().method().server.averages
 ]
-RUNS = {check.__name__ for check in TASK_CHECKS}
 
 
 def random(n, k, seed=0):
@@ -414,21 +411,3 @@ def test_names_are_made_once_and_in_one_order():
 def test_methods_whose_server_does_not_average_are_refused(name):
     with pytest.raises(ConfigError, match="keeps something else"):
         method_of(name)
-
-
-def test_a_run_of_a_composition_repeats_in_two_processes():
-    a, b = (pomona.run(tiny("fedrep+median+adam", workers=workers)) for workers in (1, 2))
-    assert a.evaluations == b.evaluations
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "check",
-    [
-        pytest.param(c, id=f"{name}: {c}", marks=[pytest.mark.slow] if str(c) in RUNS else [])
-        for name in ("fednova+clipped", "fedrep+krum+momentum", "q-fedavg+geometric")
-        for c in conformance(method_of(name)())
-    ],
-)
-def test_compositions_conform(check):
-    check()

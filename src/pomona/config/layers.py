@@ -43,11 +43,8 @@ def merge(tree: Tree, overrides: Mapping[str, Any]) -> None:
     for key, value in overrides.items():
         section = tree.get(key)
         if isinstance(value, Mapping) and isinstance(section, dict):
-            if (
-                key in SECTIONS
-                and "name" in section
-                and value.get("name", section["name"]) != section["name"]
-            ):
+            name = section.get("name")
+            if key in SECTIONS and name is not None and value.get("name", name) != name:
                 section.clear()
             merge(section, value)
         else:

@@ -119,12 +119,10 @@ class TrainingSettings(Settings):
 
     def idle(self) -> dict[str, str]:
         """A factor is for steps of the rate; epochs are counted unless steps are."""
-        factor = (
-            {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
-        )
-        return factor | (
-            {} if self.local_steps is None else {"local_epochs": "only without local_steps"}
-        )
+        idle = {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
+        if self.local_steps is not None:
+            idle["local_epochs"] = "only without local_steps"
+        return idle
 
 
 class CohortSettings(Settings):

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from pomona.core.bounds import ROUNDS, ClientId
 from pomona.core.errors import ConfigError
+from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 
 DATA = ("labels", "backdoor")
@@ -75,14 +76,22 @@ class Attack(Settings):
         late = f", from round {self.from_round}" if self.from_round > 1 else ""
         return f"{self.kind}{strength}{late}"
 
-    def check(self, clients: int) -> None:
-        """Raise ConfigError for unknown clients, none that is honest, or a share above 1."""
+    def check(self, clients: int, rounds: int, membership: Membership) -> None:
+        """Raise ConfigError for unknown clients, none that is honest, one that takes part in no
+        round of the attack, or a share above 1.
+        """
         if unknown := [i for i in self.clients if i >= clients]:
             raise ConfigError(
                 f"attack.clients names client {unknown[0]}, but ids go from 0 to {clients - 1}"
             )
         if len(set(self.clients)) == clients:
             raise ConfigError("attack.clients names all clients; leave one that is honest")
+        late = [i for i in self.clients if not membership.is_member(i, self.from_round, rounds)]
+        if late:
+            raise ConfigError(
+                f"attack.clients names client {late[0]}, no member from attack.from_round = "
+                f"{self.from_round} to the last round, {rounds}; lower it, or name another client"
+            )
         if self.kind in DATA and self.strength > 1:
             raise ConfigError(
                 f"attack.strength = {self.strength:g}: for {self.kind} it is a share of the "

@@ -102,6 +102,14 @@ class Membership(Settings):
             if i not in self.unseen and self.joins.get(i, 1) <= number <= self.leaves.get(i, number)
         )
 
+    def is_member(self, client: int, first: int, last: int) -> bool:
+        """Return whether a client is a member in any of these rounds."""
+        first, last = (
+            max(first, self.joins.get(client, 1)),
+            min(last, self.leaves.get(client, last)),
+        )
+        return client not in self.unseen and first <= last
+
     def roster(self, all_clients: Roster, number: int) -> Roster:
         """Return the roster of round ``number``."""
         if not self.changes:

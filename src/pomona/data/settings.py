@@ -203,9 +203,10 @@ class EventTimes(TargetKind):
     time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = ()
 
     def idle(self) -> dict[str, str]:
-        """Intervals of time are for survival."""
+        """Intervals of time are for survival, and their number follows from their ends."""
         keys = () if self.targets == "survival" else ("intervals", "time_edges")
-        return super().idle() | dict.fromkeys(keys, "only for targets = survival")
+        counted = {"intervals": "time_edges has the intervals"} if self.time_edges else {}
+        return super().idle() | counted | dict.fromkeys(keys, "only for targets = survival")
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

@@ -159,11 +159,8 @@ def at_the_edge(results: Results) -> str:
         space = results["methods"][result["method"]]["space"]
         for key, chosen in (result["chosen"] or {}).items():
             values = set(space.get(key, ()))
-            if (
-                len(values) >= 3
-                and all(is_number(v) for v in values)
-                and chosen in {min(values), max(values)}
-            ):
+            is_range = len(values) >= 3 and all(is_number(v) for v in values)
+            if is_range and chosen in {min(values), max(values)}:
                 edges.setdefault(f"{key}={chosen}", []).append(
                     f"{result['method']} in {result['scenario']}"
                 )

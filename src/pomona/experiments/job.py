@@ -298,13 +298,10 @@ def _curve(result: Result, model: str, stage: str) -> dict[str, list[Any]]:
         "round": [e.round for e in tests],
         "test_value": [e.mean for e in tests],
         "test_accuracy": [e.accuracy_mean for e in tests],
-        "test_accuracy_pooled": [_pooled(e) for e in tests],
+        "test_accuracy_pooled": [
+            replace(e, value=e.accuracy, metric=ACCURACY.name).pooled for e in tests
+        ],
         "test_loss": [mean_of_known(e.loss) for e in tests],
         "validation_value": [getattr(e, "mean", None) for e in paired],
         "validation_accuracy": [getattr(e, "accuracy_mean", None) for e in paired],
     }
-
-
-def _pooled(evaluation: Evaluation) -> float | None:
-    """Return the accuracy over all samples, whatever the metric."""
-    return replace(evaluation, value=evaluation.accuracy, metric=ACCURACY.name).pooled

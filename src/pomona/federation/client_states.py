@@ -164,9 +164,8 @@ def choose(
     remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
     if config.device != "cpu":
         raise ConfigError(f"{shortage}; {remedy}")
-    if (
-        used := min(config.clients, workers * config.rows) * (state_bytes + copies_bytes)
-    ) > available:
+    used = min(config.clients, workers * config.rows) * (state_bytes + copies_bytes)
+    if used > available:
         raise ConfigError(
             f"{shortage}, and training takes {_gb(used)} at a time; lower workers, {remedy}"
         )

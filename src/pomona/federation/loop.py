@@ -274,13 +274,7 @@ class Loop:
             round_, roster = round_of(self.config, number), self._roster(number)
             best = self.curve.best_round
             visit = ClientRequest(
-                round_,
-                roster,
-                ids,
-                trains=False,
-                watched=frozenset({"received"}),
-                keep_models=keep_models,
-                best=best,
+                round_, roster, ids, False, frozenset({"received"}), keep_models, best
             )
             downlink = self.server.downlink(state, ids, roster, round_)
             arrivals = self._exchange.visit(visit, downlink)

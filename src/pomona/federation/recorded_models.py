@@ -46,11 +46,8 @@ class ModelChoice:
         """Store a client's last model (d,) before it is replaced, if its round is at most
         ``best_round``, the best common round.
         """
-        if (
-            self.rule == "best"
-            and last is not None
-            and 0 < self._round.get(client, 0) <= best_round
-        ):
+        reaches_best = 0 < self._round.get(client, 0) <= best_round
+        if self.rule == "best" and last is not None and reaches_best:
             self._rows[client] = last
 
     def update(self, client: int, number: int, row: Tensor, scores: Sequence[Score]) -> None:

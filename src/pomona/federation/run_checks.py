@@ -28,13 +28,20 @@ def require_possible(scenario: Scenario) -> None:
     require_tracker(config.track)
     require_sums(config, len(scenario.partition.clients))
     _require_cluster(config)
-    validated = any(len(c.validation) for c in scenario.partition.clients)
-    if not validated and (config.stop or config.keep != "last"):
-        raise ConfigError(
-            f"{'stop.patience' if config.stop else 'keep'} needs validation samples, but no "
-            "client has any; raise data.validation_share, or give them validation rows"
-        )
+    _require_validation(scenario)
     require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
+
+
+def _require_validation(scenario: Scenario) -> None:
+    """Raise ConfigError for choices on validation samples where there are none."""
+    config, threshold = scenario.config, scenario.config.threshold_target
+    keys = {"stop.patience": config.stop, "keep": config.keep != "last"}
+    key = next((key for key, applies in keys.items() if applies), threshold and threshold.measure)
+    if key and not any(len(c.validation) for c in scenario.partition.clients):
+        raise ConfigError(
+            f"{key} needs validation samples, but no client has any; raise data.validation_share, "
+            "or give them validation rows"
+        )
 
 
 def _require_cluster(config: Config) -> None:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from pomona import personal
 from pomona.core.attack import Attack
+from pomona.core.errors import listed
 from pomona.core.files import publish
+from pomona.core.notes import Note
 from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Model
@@ -137,9 +139,23 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> N
 
 
 def _round(policy: str, evaluations: Sequence[Evaluation], client: int, best: int) -> int | None:
-    """Return the round after which a client's model was evaluated; None if it was not."""
-    number = next((e.round for e in reversed(evaluations) if client in e.clients), None)
-    return best if policy == "best" and number is not None and 0 < best < number else number
+    """Return the round after which a client's model was evaluated: its last, if it was not yet
+    there in the best; None if it was not.
+    """
+    numbers = [e.round for e in evaluations if client in e.clients]
+    chosen = best if policy == "best" and best > 0 and best in numbers else None
+    return chosen or max(numbers, default=None)
+
+
+def newcomers_after_best(scenario: Scenario, best: int, last: int) -> list[Note]:
+    """Return a note on clients without a model of the best round, since they were no members."""
+    clients, is_member = range(scenario.config.clients), scenario.config.membership.is_member
+    names = [scenario.names[i] for i in clients if not is_member(i, 1, best)]
+    line = (
+        f"{listed(names, 10)}: not members by round {best}, the best: files, figures and "
+        f"predictions are of round {last}"
+    )
+    return [Note(line, "training")] if names else []
 
 
 def _best_round_note(scenario: Scenario, result: Result, client: int) -> str:
@@ -156,7 +172,7 @@ def _best_round_note(scenario: Scenario, result: Result, client: int) -> str:
     headline = config.method.method().card.headline
     validation = result.curve(*headline, "validation")
     curve = [
-        Point(e.round, _client_value(e, e.value, client), _client_value(e, e.loss, client))
+        Point(e.round, *e.by_client(e.value, [client]), *e.by_client(e.loss, [client]))
         for e in validation
     ]
     if not (chosen := best(curve, result.metric, single_client=True)):
@@ -168,7 +184,7 @@ def _describe_best(evaluations: Sequence[Evaluation], chosen: Best, client: int)
     """Describe a client's best round by the metric that chose it."""
     evaluated = [e for e in evaluations if e.round == chosen.round]
     values = {
-        e.split: _client_value(e, e.loss if chosen.metric is LOSS else e.value, client)
+        e.split: e.by_client(e.loss if chosen.metric is LOSS else e.value, [client])[0]
         for e in evaluated
     }
     scores = [
@@ -180,14 +196,6 @@ def _describe_best(evaluations: Sequence[Evaluation], chosen: Best, client: int)
         f"The file holds the model of round {chosen.round}, {chosen.metric.heading}: "
         f"{', '.join(scores)}."
     )
-
-
-def _client_value(
-    evaluation: Evaluation, values: Sequence[float | None], client: int
-) -> float | None:
-    """Return one client's value; None if it was not evaluated."""
-    client_values: list[float | None] = evaluation.by_client(values, [client])
-    return client_values[0]
 
 
 def _sources(result: Result, client: int) -> Sources:

@@ -17,6 +17,7 @@ from pomona.models.mlp import PROPORTIONAL_HAZARDS
 from pomona.objective.private import statistics_problems
 from pomona.partition.partition import Partition
 from pomona.privacy.settings import WITHOUT_GROUPS, release_problems
+from pomona.tasks import TASKS
 
 
 def require_covered(
@@ -90,6 +91,11 @@ def require_task(config: Config, targets: Targets) -> None:
         raise ConfigError(
             f"method.name: {config.method.name} is for targets of kind {', '.join(tasks)}, but "
             f"the data have {targets}; use another method"
+        )
+    threshold = config.threshold_target
+    if threshold and not TASKS[targets].outcomes:
+        raise ConfigError(
+            f"{threshold.measure} is for classes and labels, but the data have {targets}; remove it"
         )
     if config.model.name == PROPORTIONAL_HAZARDS and targets != "survival":
         raise ConfigError(

@@ -62,7 +62,7 @@ def divided(
         dataset = dataset.learn(dataset, rows, all_rows)
     dataset = apply_turns(dataset, partition)
     if config.attack:
-        config.attack.check(config.clients)
+        config.attack.check(config.clients, config.rounds, config.membership)
         train, holdout = [c.train for c in partition.clients], _holdout_rows(partition)
         dataset = poisoned(dataset, train, holdout, config.attack, config.seed)
     if share := config.method.method().share:

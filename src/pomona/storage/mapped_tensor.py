@@ -216,11 +216,8 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
     index = torch.tensor(ids, dtype=torch.long, device=W.device)
     folder = folder_of(rows) or folder_of(W)
     if folder is None:
-        if (
-            rows.is_contiguous()
-            and (rows.shape, rows.dtype) == (W.shape, W.dtype)
-            and [*ids] == [*range(len(W))]
-        ):
+        same_form = (rows.shape, rows.dtype) == (W.shape, W.dtype)
+        if same_form and rows.is_contiguous() and [*ids] == [*range(len(W))]:
             return rows
         return W.index_copy(0, index, rows)
     new = mapped(W.shape, W.dtype, folder)

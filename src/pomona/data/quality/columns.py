@@ -124,11 +124,8 @@ def _flattened(cells: Cells, k: int, limits: tuple[float, float]) -> str:
     extreme = float(max(limits, key=lambda end: abs(end - np.median(sample))))
     remaining = sample[sample != extreme]
     reach = FLAT * len(cells) ** 0.5 * (remaining.std() if len(remaining) else np.inf)
-    if (
-        len(remaining) < ENOUGH_ROWS
-        or abs(extreme - np.median(remaining)) < reach
-        or not remaining.std()
-    ):
+    too_few = len(remaining) < ENOUGH_ROWS or not remaining.std()
+    if too_few or abs(extreme - np.median(remaining)) < reach:
         return ""
     column = cells.column(k)
     if (column == extreme).sum() > 1 or extreme in outside(column):

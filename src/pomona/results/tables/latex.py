@@ -70,11 +70,8 @@ def _escaped(sign: str) -> str:
     if " " <= sign <= "~":
         return sign
     base, *marks = list(normalize("NFD", sign))
-    if (
-        not marks
-        or not ("A" <= base <= "Z" or "a" <= base <= "z")
-        or not all(mark in _ACCENTS for mark in marks)
-    ):
+    is_letter = "A" <= base <= "Z" or "a" <= base <= "z"
+    if not (marks and is_letter and all(mark in _ACCENTS for mark in marks)):
         return f"{{[}}U+{ord(sign):04X}{{]}}"
     for mark in marks:
         base = f"\\{_ACCENTS[mark]}{{{base}}}"
