@@ -210,13 +210,18 @@ def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(
 ) -> None:
     with drawing():
         picture = curves(runs(results))
-        assert picture is not None
         picture.save(tmp_path)
     for suffix in FORMATS:
         first_file, second_file = (
             folder / f"curves.{suffix}" for folder in (report.parent / "figures", tmp_path)
         )
         assert first_file.read_bytes() == second_file.read_bytes(), suffix
+
+
+def test_no_two_curves_of_a_run_look_alike() -> None:
+    run = trained(resolve({"method": "fedavg-ft", "clients": 2, "rounds": 2, "lr": 0.1}))
+    lines = curves(runs([run])).figure.axes[-1].lines
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 3
 
 
 def test_curves_csv_holds_the_records_numbers(report: Path, results: list[Result]) -> None:

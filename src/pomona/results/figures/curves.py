@@ -132,12 +132,12 @@ def _run(upper: Sequence[Any], lower: Any, run: Run) -> Rows:
     """Draw the curves of a run, its losses if there is an upper panel; return their numbers."""
     training = _losses(run)
     for ax in upper:
-        _draw(ax, training, run, main=True, label=None if run.test else run.label)
+        _draw(ax, training, run, position=0, label=None if run.test else run.label)
     lines: list[tuple[Any, ...]] = [("train loss", "", "", x, y) for x, y in training]
     for position, (model, stage) in enumerate(views(run.result)):
         pairs = [(e.round, e.mean) for e in run.result.curve(model, stage) if e.mean is not None]
         scaled = [(x, run.metric.scaled(y)) for x, y in pairs]
-        _draw(lower, scaled, run, main=position == 0, label=f"{run.label}: {model}, {stage}")
+        _draw(lower, scaled, run, position=position, label=f"{run.label}: {model}, {stage}")
         lines += [(f"test {run.metric.name}", model, stage, x, y) for x, y in pairs]
     columns = "run quantity model when round value"
     return plot.records(columns, ((run.label, *line) for line in lines))
@@ -153,15 +153,18 @@ def _tests(run: Run) -> list[tuple[int, float]]:
 
 
 def _draw(
-    ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None
+    ax: Any, points: Sequence[tuple[float, float]], run: Run, *, position: int, label: str | None
 ) -> None:
-    """Draw one curve of a run; a single point is drawn as a dot."""
+    """Draw one curve of a run; a single point is drawn as a dot.
+
+    ``position``: of the model among the run's; after the first, which is the headline, dotted.
+    """
     ax.plot(
         [x for x, _ in points],
         [y for _, y in points],
         color=run.style.colour,
-        linestyle=run.style.line if main else (0, (1, 1.6)),
-        linewidth=2.0 if main else 1.3,
+        linestyle=(0, (1, 1.6 * position)) if position else run.style.line,
+        linewidth=1.3 if position else 2.0,
         marker=run.style.marker if len(points) == 1 else None,
         label=label,
     )
@@ -217,7 +220,7 @@ def _draw_traffic(
     ax = axes[0, 0]
     for run, curve in curves.items():
         if curve:
-            _draw(ax, curve, run, main=True, label=run.label)
+            _draw(ax, curve, run, position=0, label=run.label)
             ax.plot(*curve[-1], marker=run.style.marker, color=run.style.colour, markersize=7)
         else:
             style = {"color": run.style.colour, "linestyle": run.style.line}
