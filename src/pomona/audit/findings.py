@@ -1,4 +1,4 @@
-"""The numbers of an audit, , from the observations of its runs."""
+"""The numbers of an audit, computed from the observations of its runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A cell: its run, its state as its folder has it, and the values that a bench takes from it."""
+"""A cell of a bench: running it, reading its state from its folder, and its figures."""
 
 import json
 from collections.abc import Sequence
@@ -40,13 +40,13 @@ State = Literal["waiting", "finished", "failed", "data missing"]
 class Failure:
     """Reason why a cell has no result, with the exit code of the run by itself.
 
-    ``passing``: whether it may be temporary; then it is not stored, and the cell is run again at
-    the next start.
+    ``temporary``: whether it may not recur; then it is not stored, and the cell is run again at the
+    next start.
     """
 
     code: int
     reason: str
-    passing: bool = False
+    temporary: bool = False
 
     @classmethod
     def from_exception(cls, fault: BaseException) -> "Failure":
@@ -71,8 +71,8 @@ class JobState:
     @property
     def score(self) -> float | None:
         """Score for choosing a point; None if undefined."""
-        best = self.figures["validation"] if self.figures else None
-        return best["value"] if best else None
+        validation = self.figures["validation"] if self.figures else None
+        return validation["value"] if validation else None
 
 
 def work(tree: Tree, folder: str, data: InMemory | None = None) -> Failure | None:
@@ -112,7 +112,7 @@ def read_state(folder: Path, config: Config) -> JobState:
     try:
         text = content(folder / FAILURE)
         return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
-    # it has none, or another bench has just taken it back (``clear_failure``)
+    # no failure, or another bench has just removed it (``clear_failure``)
     except FileNotFoundError:
         pass
     except (OSError, StorageError, ValidationError) as fault:
@@ -126,14 +126,14 @@ def read_state(folder: Path, config: Config) -> JobState:
         return JobState("finished", None, figures(result), tuple(seconds(result)))
     missing = missing_data(config.data)
     if missing:
-        return JobState("data missing", Failure(DataError.code, missing, passing=True))
+        return JobState("data missing", Failure(DataError.code, missing, temporary=True))
     return JobState()
 
 
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     """Refuse a finished run that was made with other defaults."""
     previous, current = flat(stored), flat(fitted(config).tree())
-    for key in ("lr", "engine"):  # the run has the values found
+    for key in ("lr", "engine"):  # the stored run has the chosen values
         if current[key] == "auto":
             previous[key] = "auto"
     changed = [

@@ -279,7 +279,7 @@ class _Progress:
                     "its worker reports it as finished, but nothing is here; give an --out on "
                     "storage that all share"
                 )
-                self._fail(cell, Failure(1, reason, passing=True))
+                self._fail(cell, Failure(1, reason, temporary=True))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
         if self.share:
@@ -287,7 +287,7 @@ class _Progress:
             if self.verdicts[cell.folder].state == "finished":  # by another bench, meanwhile
                 return
         failure = replace(failure, reason=failure.reason.replace(f"{self.folder}/", ""))
-        if not failure.passing:
+        if not failure.temporary:
             store_failure(self.folder / cell.folder, failure)
         self.verdicts[cell.folder] = JobState("failed", failure)
 

@@ -135,8 +135,9 @@ def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
 
 
 def _restored(file: Path, folder: Path, role: Role, json: bool, *privacy: Any) -> "Backup":
-    """Restore a kit, with what it has ``spent`` since, and print what it is and which of its
-    files run or decide.
+    """Restore a kit; print its description, and which of its files run code or decide on studies.
+
+    ``privacy``: what has been spent since the backup, and the last round trained.
     """
     from pomona_federation.installation.restore import effective, restore
 
@@ -205,7 +206,7 @@ def _rows(items: list[Item]) -> list[dict[str, Any]]:
     ]
 
 
-TELEPHONE = "by telephone, the lead and the server's administrator read the same"
+TELEPHONE = "by telephone: the lead and the server's administrator must see the same"
 
 
 def next_key(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
@@ -225,17 +226,17 @@ def next_key(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     )
 
 
-def use_key(came: Path, *, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
+def use_key(certified: Path, *, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Put this silo's next key into use, once the server knows it; the silo must be stopped.
 
     Parameters
     ----------
-    came
+    certified
         the folder returned by the lead
     """
     from pomona_federation.installation import key_renewal
 
-    fingerprint = key_renewal.use(folder, came)
+    fingerprint = key_renewal.use(folder, certified)
     respond(
         json,
         {"fingerprint": fingerprint},

@@ -102,9 +102,9 @@ def _families(samples: Iterable[Sample]) -> list[Metric]:
     metrics: dict[str, Metric] = {}
     for name, value, labels in samples:
         if value is not None:
-            counts = name.endswith("_total")
+            is_counter = name.endswith("_total")
             family = Metric(
-                name.removesuffix("_total"), HELP[name], "counter" if counts else "gauge"
+                name.removesuffix("_total"), HELP[name], "counter" if is_counter else "gauge"
             )
             metrics.setdefault(name, family).add_sample(name, labels, value)
     return list(metrics.values())
@@ -195,7 +195,7 @@ def _visit_samples(name: str, folders: Sequence[Path], study: Study) -> Iterator
 
 # host names that a browser on this machine, or a tunnel, may use
 LOCAL = ["127.0.0.1", "localhost"]
-MAX_CONNECTIONS = 32  # most connections
+MAX_CONNECTIONS = 32
 
 
 def listening(port: int) -> socket.socket:

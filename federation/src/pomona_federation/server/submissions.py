@@ -1,4 +1,4 @@
-"""A study as submitted: its file in ``run/studies/NAME/``, and what is completed in it before."""
+"""Submitted studies: their files in ``run/studies/NAME/``, and keys completed on submission."""
 
 import time
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ class CheckLine:
     code: int = 0
 
 
-class Remark(Exception):  # noqa: N818 - it is none
+class Remark(Exception):  # noqa: N818 - not an error
     """A finding that needs attention but is not a failure."""
 
 

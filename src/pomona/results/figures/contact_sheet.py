@@ -9,9 +9,9 @@ from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure
 from pomona.scenario import Scenario
 
-MOST_CLIENTS = 12
-TRIED = 16  # rows of a client, of which that with most of its mask is drawn
-ACROSS = 4  # images of two dimensions in a line
+MAX_CLIENTS = 12
+CANDIDATE_ROWS = 16  # of a client; the one with the largest mask is drawn
+COLUMNS = 4  # of two-dimensional images
 OPPOSITE = {"R": "L", "L": "R", "A": "P", "P": "A", "S": "I", "I": "S"}
 PLANES = (("axial", 0), ("coronal", 1), ("sagittal", 2))
 """Names of the planes, and the axis of (z, y, x) that each cuts."""
@@ -35,8 +35,8 @@ def contact_sheet(scenario: Scenario) -> ReportFigure | None:
     samples = _samples(scenario)
     if not samples:
         return None
-    solid = samples[0].image.ndim == 4
-    figure = _volumes(samples, scenario) if solid else _images(samples, scenario)
+    volumetric = samples[0].image.ndim == 4
+    figure = _volumes(samples, scenario) if volumetric else _images(samples, scenario)
     omitted = len(scenario.names) - len(samples)
     title = "One image of each client" + (f" ({omitted} clients are left out)" if omitted else "")
     figure.suptitle(title, fontsize=11)
@@ -47,8 +47,8 @@ def _samples(scenario: Scenario) -> list[Sample]:
     data, masked = scenario.dataset, scenario.targets == "segmentation"
     samples: list[Sample] = []
     for name, client in zip(scenario.names, scenario.partition.clients, strict=True):
-        rows = client.train[:TRIED] if masked else client.train[:1]
-        if not len(rows) or len(samples) == MOST_CLIENTS:
+        rows = client.train[:CANDIDATE_ROWS] if masked else client.train[:1]
+        if not len(rows) or len(samples) == MAX_CLIENTS:
             continue
         row = max(rows, key=lambda k: np.count_nonzero(data.y[k])) if masked else rows[0]
         label = data.classes[int(data.y[row])] if scenario.targets == "classes" else ""
@@ -61,9 +61,9 @@ def _samples(scenario: Scenario) -> list[Sample]:
 
 
 def _images(samples: list[Sample], scenario: Scenario) -> plot.Figure:
-    across = min(ACROSS, len(samples))
-    lines = -(-len(samples) // across)
-    figure, axes = plot.panels(2.6 * across, 2.8 * lines + 0.6, lines, across, layout="compressed")
+    columns = min(COLUMNS, len(samples))
+    rows = -(-len(samples) // columns)
+    figure, axes = plot.panels(2.6 * columns, 2.8 * rows + 0.6, rows, columns, layout="compressed")
     for ax in axes.flat[len(samples) :]:
         ax.set_axis_off()
     for ax, sample in zip(axes.flat, samples, strict=False):
@@ -118,7 +118,7 @@ def _draw(
 
 
 def _sides(ax: Any, orientation: str, vertical: int, horizontal: int) -> None:
-    """Write the letters of a plane's four sides; ``?`` where the files do not say them."""
+    """Write the letters of a plane's four sides; ``?`` if the orientation is unknown."""
     letters = orientation[::-1] if len(orientation) == 3 else ""  # of z, y and x
     style: Any = {"transform": ax.transAxes, "fontsize": 8, "color": "#d55e00", "weight": "bold"}
     right, top = (letters[horizontal], letters[vertical]) if letters else ("?", "?")

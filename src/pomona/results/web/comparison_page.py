@@ -122,7 +122,6 @@ def opening(comparison: Comparison) -> list[str]:
     source = ""
     if reference := comparison.reference:
         summary = f"{capital(reference.title)} next to ours. {summary}"
-        source = ""
         if reference.source:
             source = f"Source of the {reference.label}'s numbers: {reference.source}."
     return [text for text in (summary, still_to_run(results), results["note"], source) if text]
