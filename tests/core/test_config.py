@@ -33,6 +33,15 @@ def test_another_method_drops_the_settings_of_the_one_before():
     assert config.method.model_dump() == {"name": "fedprox", "mu": 2.0}
 
 
+def test_a_size_is_of_one_network_and_goes_with_its_name():
+    for name, key, size in (("mlp", "hidden", [9]), ("fasttext", "width", 9), ("unet", "depth", 2)):
+        first = {"model": {"name": name, key: size, "label_smoothing": 0.1}}
+        model = resolve(first, read_overrides(["model.name=logistic"])).model
+        assert (model.label_smoothing, key in model.model_dump()) == (0.1, False)
+        with pytest.raises(ConfigError, match=rf"model\.{key}: only for .*{name}.*; remove it"):
+            resolve({"model": {"name": "logistic", key: size}})
+
+
 def test_values_are_toml_else_text():
     assert read_overrides(
         ["a=1", "b.c=1e-3", "b.d=true", "e=mnist", 'f="7"', "g=[1, 2]", "h.ca-125=[-9]"]

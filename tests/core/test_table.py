@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pomona
 from pomona.core.table import Table, csv_text, markdown, of_records
+from small_table import TABLE
 
 NAMES = [
     '=HYPERLINK("http://a.example","x")',
@@ -22,15 +23,6 @@ NAMES = [
     "ü=1",
 ]
 SAFE = ["'" + name.replace("\r", " ") for name in NAMES[:6]] + ["Ward 3", "'-", "ü=1"]
-TABLE = Table(
-    "t",
-    "50 % & more",
-    ["Note."],
-    ["a_b", "n"],
-    [["x|y", "1 ± 2"], ["z", "3"]],
-    range(1),
-    frozenset({(1, 1)}),
-)
 
 
 def read(text):

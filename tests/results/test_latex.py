@@ -9,6 +9,7 @@ import pytest
 from pdflatex import compiled
 from pomona.core.table import Table
 from pomona.results.tables.latex import CELL, ROOM, escaped, latex, width
+from small_table import TABLE
 
 NAMES = [
     "CHASE_DB1 & 50 %", r"\input{x} $a^b$ #1 {~}", "[1] *", ("Zürich, Genève, Łódź, Ångström, "
@@ -22,15 +23,6 @@ WIDE = Table(
     [[NAMES[k % len(NAMES)], f"FedAvg-{k}", *(f"{k}{j}.25 ± 0.31 (5)" for j in range(14))] for k in range(70)],
     range(2), frozenset({(1, 2), (3, 0)}),
 )  # fmt: skip
-TABLE = Table(
-    "t",
-    "50 % & more",
-    ["Note."],
-    ["a_b", "n"],
-    [["x|y", "1 ± 2"], ["z", "3"]],
-    range(1),
-    frozenset({(1, 1)}),
-)
 
 
 @pytest.mark.long

@@ -10,10 +10,11 @@ from pomona.core.training_settings import OPTIMIZERS
 from pomona.data.section import NAMES
 from pomona.methods import METHODS
 from pomona.metrics.metric import METRICS
-from pomona.models import MODELS
+from pomona.models import MODELS, ModelSettings
 from pomona.partition import RECIPES
 
-SECTIONS = ("method", "partition")  # those whose keys follow from their name
+SECTIONS = ("method", "partition", "model")  # those whose keys follow from their name
+NETWORK = ("args", "hidden", "width", "depth")  # of model, these alone do
 KNOWN_NAMES: dict[str, Iterable[str]] = {
     "method": METHODS,
     "data": NAMES,
@@ -38,17 +39,24 @@ def with_sections(layer: Mapping[str, Any]) -> Tree:
 def merge(tree: Tree, overrides: Mapping[str, Any]) -> None:
     """Merge one tree over another, in place.
 
-    Naming another method or partition drops the previous one's settings.
+    Naming another method, partition or network drops the previous one's settings.
     """
     for key, value in overrides.items():
         section = tree.get(key)
         if isinstance(value, Mapping) and isinstance(section, dict):
-            name = section.get("name")
-            if key in SECTIONS and name is not None and value.get("name", name) != name:
-                section.clear()
+            for setting in _superseded(key, section, value):
+                section.pop(setting, None)
             merge(section, value)
         else:
             tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _superseded(key: str, section: Tree, value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings that go with the name that a section had, if it is given another."""
+    name = section.get("name", ModelSettings().name if key == "model" else None)
+    if key not in SECTIONS or name is None or value.get("name", name) == name:
+        return ()
+    return NETWORK if key == "model" else tuple(section)
 
 
 def read_overrides(pairs: Iterable[str]) -> Tree:

@@ -149,3 +149,12 @@ class ModelSettings(Settings):
     valve: bool = False
     train: Literal["all", "head"] | Globs | LoraTraining = "all"
     cache_features: Literal["auto", "off"] = "auto"
+
+    def idle(self) -> dict[str, str]:
+        """Sizes are of some networks, and of those of one's own."""
+        sizes = {"hidden": ("mlp",), "width": ("fasttext", "unet"), "depth": ("unet",)}
+        return super().idle() | {
+            key: f"only for model.name = {' or '.join(names)}"
+            for key, names in sizes.items()
+            if self.name not in names and ":" not in self.name
+        }

@@ -12,7 +12,7 @@ from pomona.core.errors import DataError, listed
 from pomona.data.formats import image_formats
 from pomona.data.formats.dicom_header import is_dicom
 from pomona.data.images import file_notes, folders, image_arrays, image_stack, patients
-from pomona.data.images.grid import Grid
+from pomona.data.images.grid import Grid, dimensions
 from pomona.data.images.image_file import ImageFile, NoPixelsError
 from pomona.data.reader_process import Reply, read_in_child
 from pomona.record.model_metadata import ModelMetadata
@@ -168,14 +168,10 @@ def _grid_differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
     nearest = metadata.spacings[int(shares.argmin())]
     if shares.min() > SPACING_TOLERANCE:
         notes.append(
-            f"voxels of {_times(file.spacing)} mm (z, y, x), but the model was trained on "
-            f"{_times(nearest)} mm: resample the volume first, or the answer may be wrong"
+            f"voxels of {dimensions(file.spacing)} mm (z, y, x), but the model was trained on "
+            f"{dimensions(nearest)} mm: resample the volume first, or the answer may be wrong"
         )
     return notes
-
-
-def _times(values: tuple[float, ...]) -> str:
-    return " x ".join(f"{value:.4g}" for value in values)
 
 
 def _as_trained(

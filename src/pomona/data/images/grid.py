@@ -170,7 +170,7 @@ class Grid:
         )
 
     def _described(self) -> str:
-        sides, spacing = _times(self.turned_shape), _times(self.spacing)
+        sides, spacing = dimensions(self.turned_shape), dimensions(self.spacing)
         corner = ", ".join(f"{value + 0:.4g}" for value in self.turned_matrix[:3, 3].round(3))
         return (
             f"{sides} voxels (z, y, x) of {spacing} mm from ({corner}) on axes {self.stored_axes}"
@@ -183,5 +183,6 @@ class Grid:
         return f", turned by {angle:.3g} degrees" if angle > 0.05 else ""
 
 
-def _times(values: Iterable[float]) -> str:
+def dimensions(values: Iterable[float]) -> str:
+    """Return the sides of a volume, or of its voxels, as text."""
     return " x ".join(f"{value:.4g}" for value in values)

@@ -24,8 +24,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pydantic import Field
-
 from pomona.methods import base
 from pomona.methods.one_model.fedavg import FinetuneEpochs
 from pomona.methods.shared_parts import partly_shared
@@ -40,11 +38,7 @@ class FedBABU(base.MethodSettings):
     """
 
     name: Literal["fedbabu"] = "fedbabu"
-    shared: partly_shared.Shared | None = Field(
-        None,
-        description="lower layers that are trained together (the body); all but the last if not set"
-        + partly_shared.BY_NAME,
-    )
+    shared: partly_shared.LowerLayers = None
     finetune_epochs: FinetuneEpochs = None
     finetune: Literal["all", "head", "body"] = "all"
 

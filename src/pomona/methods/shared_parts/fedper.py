@@ -19,8 +19,6 @@ The numbers are those of ``partialfed`` with ``rule = "lower-shared"``, which se
 from functools import partial
 from typing import Literal
 
-from pydantic import Field
-
 from pomona.methods import base
 from pomona.methods.shared_parts import partly_shared
 
@@ -29,11 +27,7 @@ class FedPer(base.MethodSettings):
     """FedPer's settings."""
 
     name: Literal["fedper"] = "fedper"
-    shared: partly_shared.Shared | None = Field(
-        None,
-        description="lower layers that are shared; all but the last if not set"
-        + partly_shared.BY_NAME,
-    )
+    shared: partly_shared.LowerLayers = None
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -42,11 +42,7 @@ class FedRep(base.MethodSettings):
     """
 
     name: Literal["fedrep"] = "fedrep"
-    shared: partly_shared.Shared | None = Field(
-        None,
-        description="lower layers that are shared; all but the last if not set"
-        + partly_shared.BY_NAME,
-    )
+    shared: partly_shared.LowerLayers = None
     head_epochs: int = Field(1, ge=0, le=10**6)
 
     def method(self) -> base.Method:

@@ -44,6 +44,8 @@ Columns = tuple[slice, ...]  # of a row, in order and disjoint
 # a number of layers, or globs over the names of parameters
 Shared = Annotated[int, Field(ge=0)] | Globs
 BY_NAME = "; or a list of globs over parameters"
+_LOWER = "lower layers that are shared; all but the last if not set" + BY_NAME
+LowerLayers = Annotated[Shared | None, Field(description=_LOWER)]
 KEY = "method.shared"
 
 
