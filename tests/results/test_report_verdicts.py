@@ -18,6 +18,7 @@ from pomona.results.figures.curves import curves, scenario_name
 from pomona.results.figures.sections import figures
 from pomona.results.gain_presentation import EXCLUSION, Gains, by_client, gained, value_and_interval
 from pomona.results.run_numbers import runs
+from pomona.results.summary_table import gain_columns
 from pomona.results.tables.gains import _by_client, gain_tables
 from pomona.results.text.cautions import cautions
 from pomona.results.text.narrative import basis, setup, title
@@ -113,9 +114,7 @@ BY_SEED_AND_CLIENT = np.subtract(TOGETHER_BY_SEED, ALONE_BY_SEED)
 """(seed, client): gains in percentage points."""
 
 
-def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_chart_and_figure() -> (
-    None
-):
+def test_runs_of_several_seeds_are_compared_over_their_seeds_in_text_table_and_figure() -> None:
     separate = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2))
     fedavg = of_seeds("fedavg", TOGETHER_BY_SEED, (2, 0, 1))
     # by seed, not by place
@@ -412,20 +411,21 @@ def test_of_several_runs_verdicts_hold_together() -> None:
         f"Between FedAvg, the best of 2 runs, and Separate, training alone, there is {LEVEL}, "
         "corrected for the number of runs compared"
     ) in verdict([separate, fedavg, level])
-    overall = gain_tables(runs([separate, fedavg, level]))[0]
-    assert [row[3] for row in overall.rows] == ["not worse"] * 2
+    compared = runs([separate, fedavg, level])
+    assert [row[3] for row in gain_tables(compared)[0].rows] == ["not worse"] * 2
+    columns = gain_columns(compared, []).values()
+    assert [row["gain_verdict"] for row in columns] == [None, "not worse", "not worse"]
+    assert "alone: better, +" in basis(compared[:2])[-1]
+    assert "alone: not worse, corrected for the number of runs compared, +" in basis(compared)[-2]
 
 
 def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() -> None:
     """100 samples a client; Mercy has none that define the metric."""
     separate, fedavg = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
-    lines = basis(runs([separate, fedavg]))
-    assert lines[0] == "Separate and FedAvg: mean over 3 clients, 300 test rows."
-    assert lines[1].startswith(
-        "FedAvg against Separate, training alone: +5.33 percentage points (95 % interval +"
-    )
-    assert "This rests on 300 test rows" in lines[1]
-    assert len(lines) == 2
+    mean, gain = basis(runs([separate, fedavg]))
+    assert mean == "Separate and FedAvg: mean over 3 clients, 300 test rows."
+    assert "training alone: better, +5.33 percentage points (95 % interval +" in gain
+    assert "This rests on 300 test rows" in gain
     base = scored("fedavg", (95, 95, 95))
     blank = replace(
         base, evaluations=[replace(e, value=(0.95, None, 0.95)) for e in base.evaluations]

@@ -3,7 +3,7 @@ benefit.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, floor, log10
 
@@ -11,8 +11,8 @@ from pomona.core.errors import listed
 from pomona.metrics.influence import FEW
 from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, gains, jointly
-from pomona.results.run_numbers import Run
-from pomona.results.seeds import seed_of
+from pomona.results.run_numbers import Run, baseline
+from pomona.results.seeds import over_seeds, seed_of
 from pomona.results.wording import counted, listing
 
 MINUS = "\N{MINUS SIGN}"
@@ -32,12 +32,20 @@ class Gains:
         run, base: on one scenario, with one metric.
         clients: one gain per client in id order; None if the records do not determine it.
         mean: the mean over the clients with a gain; None without any.
+        verdict: on the mean, jointly with those of all runs compared; None without a mean.
     """
 
     run: Run
     base: Run
     clients: Sequence[Gain | None]
     mean: Gain | None
+    verdict: Verdict | None = None
+
+    @property
+    def correction(self) -> str:
+        """A note that the verdict is not that of the mean's own interval; else empty."""
+        same = self.mean is None or self.mean.verdict == self.verdict
+        return "" if same else ", corrected for the number of runs compared"
 
     @cached_property
     def verdicts(self) -> list[Verdict | None]:
@@ -97,6 +105,19 @@ def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gains]:
         for run in runs
         if base and run is not base and run.scenario == base.scenario
     ]
+
+
+def over_training_alone(runs: list[Run]) -> list[Gains]:
+    """Return the gains over training alone that have a mean, over seeds, with joint verdicts."""
+    evaluated = [run for run in over_seeds(runs) if run.mean is not None]
+    base = baseline(evaluated, evaluated[0]) if evaluated else None
+    return with_verdicts([gains for gains in gained_over(evaluated, base) if gains.mean])
+
+
+def with_verdicts(compared: Sequence[Gains]) -> list[Gains]:
+    """Return the gains with the joint verdicts on their means."""
+    verdicts = jointly([gains.mean for gains in compared])
+    return [replace(gains, verdict=v) for gains, v in zip(compared, verdicts, strict=True)]
 
 
 def signed(metric: Metric, value: float) -> str:

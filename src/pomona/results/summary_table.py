@@ -10,9 +10,8 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.headline import Key, finished, views
 from pomona.record.result import Result
 from pomona.record.run_summary import best_and_spread
-from pomona.results.gain_presentation import Gains, gained_over
-from pomona.results.run_numbers import Run, baseline, runs
-from pomona.results.seeds import over_seeds
+from pomona.results.gain_presentation import Gains, over_training_alone
+from pomona.results.run_numbers import Run, runs
 from pomona.results.wording import size
 
 
@@ -124,18 +123,17 @@ def _over_clients(run: Run, key: Key) -> dict[str, Any]:
 
 
 def gain_columns(prepared: list[Run], cautions: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return by a run's label its mean gain over training alone (None without one), the compared
-    models, and cautions on the comparison.
+    """Return by a run's label its mean gain over training alone (None without one) with its verdict
+    among all runs, the compared models, and cautions on the comparison.
     """
-    compared = over_seeds(prepared)
-    evaluated = [run for run in compared if run.mean is not None]
-    base = baseline(evaluated, evaluated[0]) if evaluated else None
-    gains = {g.run.label: g for g in gained_over(evaluated, base)}
     # the runs of several seeds have the gain over seeds
-    label = {r.label: run.label for run in compared for r in run.seeds or (run,)}
+    by_label = {
+        run.label: gains
+        for gains in over_training_alone(prepared)
+        for run in gains.run.seeds or (gains.run,)
+    }
     return {
-        run.label: _gain_of(gains.get(label[run.label])) | {"cautions": [*cautions]}
-        for run in prepared
+        run.label: _gain_of(by_label.get(run.label)) | {"cautions": [*cautions]} for run in prepared
     }
 
 
@@ -145,6 +143,7 @@ def _gain_of(gains: Gains | None) -> dict[str, Any]:
         "gain": gain and gain.value,
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
+        "gain_verdict": gains and gains.verdict,
         "gain_over": gains.base.label if gains and gain else None,
         "gain_judged": gain and gain.model,
         "gain_base": gain and gain.base_model,

@@ -3,16 +3,15 @@
 from typing import get_args
 
 from pomona.core.table import Table
-from pomona.record.paired_gain import Gain, Verdict, jointly
+from pomona.record.paired_gain import Gain, Verdict
 from pomona.results.gain_presentation import (
     Gains,
     by_client,
     detectable,
-    gained_over,
+    over_training_alone,
     value_and_interval,
 )
-from pomona.results.run_numbers import Run, baseline
-from pomona.results.seeds import over_seeds
+from pomona.results.run_numbers import Run
 from pomona.results.wording import capital, listing, slug
 
 OVER_SEEDS = (
@@ -23,8 +22,7 @@ OVER_SEEDS = (
 
 def gain_tables(runs: list[Run]) -> list[Table]:
     """Return gains over local training: a table of runs, then a table of clients for each run."""
-    runs = over_seeds(runs)
-    compared = [gains for gains in gained_over(runs, baseline(runs, runs[0])) if gains.mean]
+    compared = over_training_alone(runs)
     return [_overall(compared), *map(_by_client, compared)] if compared else []
 
 
@@ -42,21 +40,16 @@ def _overall(compared: list[Gains]) -> Table:
     unit = " in percentage points" if metric.percent else ""
     header = ["Run", *["Seeds"] * several, f"Gain{unit}", "95 % interval", "On average"]
     header += [*(f"{verdict.capitalize()} for" for verdict in get_args(Verdict)), "Detectable gain"]
-    verdicts = jointly([gains.mean for gains in compared])
-    rows = [
-        _row(gains, gains.mean, verdict, len(compared), several)
-        for gains, verdict in zip(compared, verdicts, strict=True)
-        if gains.mean and verdict
-    ]
+    rows = [_row(gains, gains.mean, len(compared), several) for gains in compared if gains.mean]
     notes = [note + (" " + OVER_SEEDS if several else "") + _sides(compared)]
     return Table("gains", "Does federation help?", notes, header, rows, {0, 3 + several})
 
 
-def _row(gains: Gains, mean: Gain, verdict: Verdict, runs: int, several: bool) -> list[str]:
+def _row(gains: Gains, mean: Gain, runs: int, several: bool) -> list[str]:
     """Return a run's row: its mean gain, and how many clients have each verdict."""
     metric, seeds = gains.run.metric, [str(mean.seeds)] * several
     counts = [str(len(gains.with_verdict(v))) for v in get_args(Verdict)]
-    gain = *value_and_interval(metric, mean), verdict
+    gain = *value_and_interval(metric, mean), str(gains.verdict)
     return [gains.run.label, *seeds, *gain, *counts, detectable(metric, mean, runs)]
 
 

@@ -53,14 +53,14 @@ def _helps(contest: Contest) -> str:
             "without an interval."
         )
     change = _change(contest, gains.mean)
-    if gains.mean.interval is None or (contest.verdict == "better" and useless([gains.run])):
+    if gains.mean.interval is None or (gains.verdict == "better" and useless([gains.run])):
         return f"Not decided: {change}."
-    if contest.verdict in UNDECIDED:
-        also = f", not worse by {gains.margin}" if contest.verdict == "not worse" else ""
-        return f"No significant difference{contest.corrected}{also}: {change}."
+    if gains.verdict in UNDECIDED:
+        also = f", not worse by {gains.margin}" if gains.verdict == "not worse" else ""
+        return f"No significant difference{gains.correction}{also}: {change}."
     if contest.caveat:
         return f"Not decided: {change}, but one of the two has got worse since its best round."
-    helps = "helps" if contest.verdict == "better" else "does not help here"
+    helps = "helps" if gains.verdict == "better" else "does not help here"
     return f"Federation {helps}: {change}."
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from pomona.core.table import grouped
 from pomona.metrics.best_round import best
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.results.gain_presentation import client_names, evidence, gained_over, measured
-from pomona.results.run_numbers import Run, baseline
-from pomona.results.seeds import over_seeds
+from pomona.results.gain_presentation import client_names, evidence, measured, over_training_alone
+from pomona.results.run_numbers import Run
 from pomona.results.wording import counted, listing
 
 REMEDY = "run all with keep=best, which compares every run in its round best on validation"
@@ -81,19 +80,18 @@ def progress(run: Run, written: datetime) -> str:
     )
 
 
-def basis(runs: Sequence[Run]) -> list[str]:
+def basis(runs: list[Run]) -> list[str]:
     """Return a sentence for runs whose means are over the same clients, then one for each gain over
-    local training.
+    local training, with its verdict among all of them.
     """
     by_text = grouped((text, run.label) for run in runs if (text := _mean(run)))
-    evaluated = [run for run in over_seeds(runs) if run.mean is not None]
-    base = baseline(evaluated, evaluated[0]) if evaluated else None
     return [
         *(f"{listing(labels)}: {text}" for text, labels in by_text.items()),
         *(
-            f"{gains.run.label} against {gains.base.label}, training alone: "
-            f"{measured(gains.run.metric, gains.mean)}. {evidence(gains.run, gains.mean)}"
-            for gains in gained_over(evaluated, base)
+            f"{gains.run.label} against {gains.base.label}, training alone: {gains.verdict}"
+            f"{gains.correction}, {measured(gains.run.metric, gains.mean)}. "
+            f"{evidence(gains.run, gains.mean)}"
+            for gains in over_training_alone(runs)
             if gains.mean
         ),
     ]

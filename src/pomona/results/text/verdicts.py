@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.paired_gain import UNDECIDED, Verdict, jointly
+from pomona.record.paired_gain import UNDECIDED, jointly
 from pomona.results.gain_presentation import (
     Gains,
     by_client,
@@ -20,6 +20,7 @@ from pomona.results.gain_presentation import (
     measured,
     resolution,
     value_and_interval,
+    with_verdicts,
 )
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, stage_name
 from pomona.results.seeds import over_seeds
@@ -93,13 +94,11 @@ class Contest:
     """The best run against training alone.
 
     Attributes:
-        gains: of the best run.
-        verdict: on their mean, corrected for all runs tried; None without such a mean.
+        gains: of the best run, with its verdict among all runs tried.
         tried: the number of runs of which it is the best.
     """
 
     gains: Gains
-    verdict: Verdict | None
     tried: int
 
     @property
@@ -111,15 +110,9 @@ class Contest:
         return f"{run.label}, the best of {self.tried} {'candidates' if run.seeds else 'runs'},"
 
     @property
-    def corrected(self) -> str:
-        """A note if only the correction makes the difference insignificant; else empty."""
-        alone = self.gains.mean.verdict if self.gains.mean else self.verdict
-        return "" if alone == self.verdict else ", corrected for the number of runs compared"
-
-    @property
     def caveat(self) -> str:
         """Explain why the compared round is unfair to the worse run; empty if it is not."""
-        worse = {"better": self.gains.base, "worse": self.gains.run}.get(self.verdict or "")
+        worse = {"better": self.gains.base, "worse": self.gains.run}.get(self.gains.verdict or "")
         best_round = worse_since(worse) if worse else None
         if worse is None or best_round is None:
             return ""
@@ -137,9 +130,9 @@ def contest_of(evaluated: list[Run]) -> Contest | None:
     base = baseline(evaluated, best) if best else None
     if best is None or base is None or best is base:
         return None
-    gains = gained(best, base)
-    rivals = [gained(run, base).mean for run in evaluated if run is not best and run is not base]
-    return Contest(gains, jointly([gains.mean, *rivals])[0], len(rivals) + 1)
+    rivals = [run for run in evaluated if run is not best and run is not base]
+    compared = with_verdicts([gained(run, base) for run in (best, *rivals)])
+    return Contest(compared[0], len(compared))
 
 
 def unranked(runs: list[Run]) -> str:
@@ -190,15 +183,15 @@ def _helps(contest: Contest) -> str:
             f"{levels(gains)}; {reason}, so whether that is more than chance is unknown."
         )
     gain = measured(run.metric, gains.mean)
-    if contest.verdict in UNDECIDED:
-        also = f", and it is not worse by {gains.margin}" if contest.verdict == "not worse" else ""
+    if gains.verdict in UNDECIDED:
+        also = f", and it is not worse by {gains.margin}" if gains.verdict == "not worse" else ""
         difference = LEVEL if gains.mean.interval else "a difference that may be chance"
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
-            f"{difference}{contest.corrected}{also}: {title} {levels(gains)} {averaged}, a gain of "
+            f"{difference}{gains.correction}{also}: {title} {levels(gains)} {averaged}, a gain of "
             f"{gain}. {resolution(run.metric, gains.mean, contest.tried)}".strip()
         )
-    if contest.verdict == "better":
+    if gains.verdict == "better":
         position = "ahead of"
         opening = "" if contest.caveat or useless([run]) else "Federation helps: "
     else:
