@@ -38,11 +38,9 @@ def tls(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     issuer = certificates.authority("receivers")
     pair = certificates.server(issuer, ["127.0.0.1", "localhost"])
-    for name, content in (
-        ("ca.crt", issuer.public),
-        ("s.crt", pair.public),
-        ("s.key", pair.private),
-    ):
+    bundle = "# Főtanúsítvány\n".encode() + issuer.public  # with such comments, as others have
+    contents = {"ca.crt": bundle, "s.crt": pair.public, "s.key": pair.private}
+    for name, content in contents.items():
         (folder / name).write_bytes(content)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "s.crt", folder / "s.key")

@@ -331,7 +331,7 @@ def _finished_run(
         loop.run()
         best = loop.curve.best_round
         if config.keep == "best" and 0 < best < loop.last:
-            notes.extend(newcomers_after_best(scenario, best, loop.last))
+            notes.extend(newcomers_after_best(scenario, record, best))
         if folder:
             with writing(folder):
                 save_models(folder, transport, scenario, method.card.headline, best)

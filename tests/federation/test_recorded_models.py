@@ -20,13 +20,8 @@ from pomona.record.rows import Evaluation
 from pomona.scenario.checks import require_task
 from problems import equal, tiny
 
-RUN = {
-    "rounds": 6,
-    "model": {"name": "mlp", "hidden": [8]},
-    "metric": "accuracy",
-    "lr": 2.0,
-    "local_epochs": 2,
-}
+TRAINING = {"lr": 2.0, "local_epochs": 2, "metric": "accuracy"}
+RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, **TRAINING}
 
 
 def rounds_chosen(result, choice):
@@ -95,18 +90,25 @@ def test_without_validation_samples_nothing_can_be_chosen(key):
         pomona.run(tiny("fedavg", **RUN, data=data, **{key: choice}))
 
 
-def test_who_comes_after_the_best_round_has_the_last_ones_model_and_it_is_said(tmp_path):
-    """Client 2 joins in the last round, client 1 never; the best on validation is an earlier one."""
-    membership = {"joins": {2: 6}, "unseen": [1], "adapt_rounds": 1}
-    settings = {**RUN, "seed": 2, "keep": "best", "membership": membership}
-    result = pomona.run(tiny("fedavg", **settings), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("method", "last", "settings"),
+    [
+        ("fedavg", {2: 6, 1: 6}, {"membership": {"joins": {2: 6}, "unseen": [1]}, "seed": 2}),
+        ("apfl", {2: 5}, {"membership": {"joins": {2: 5}, "leaves": {2: 5}}, "seed": 1}),
+        ("apfl", {3: 6}, {"participation": 0.4, "clients": 5, "seed": 3}),  # drawn in round 5
+    ],
+)
+def test_who_comes_after_the_best_round_has_the_last_ones_model(tmp_path, method, last, settings):
+    """The best on validation is an earlier round than that of the clients' first model."""
+    result = pomona.run(tiny(method, **RUN, keep="best", **settings), tmp_path / "run")
     best_round = result.score.round
-    assert 0 < best_round < 6
+    assert 0 < best_round < 5
     for client in result.models:
         card = (tmp_path / "run/models" / f"client-{client:02d}.card.md").read_text()
-        assert f"after round {6 if client in (1, 2) else best_round}." in card
-    notes = [n.text for n in result.notes if f"by round {best_round}, the best" in n.text]
-    assert [text.partition(":")[0] for text in notes] == ["client 1, client 2"]
+        assert f"after round {last.get(client, best_round)}." in card
+    (note,) = [n.text for n in result.notes if f"by round {best_round}, the best" in n.text]
+    assert note.startswith(", ".join(f"client {client}" for client in sorted(last)) + ":")
+    assert "of their last round" in note
 
 
 @pytest.mark.parametrize("targets", ["regression", "survival", "segmentation"])

@@ -96,19 +96,12 @@ class Membership(Settings):
 
     def members(self, clients: int, number: int) -> tuple[int, ...]:
         """Return the members in round ``number``, in ascending order."""
-        return tuple(
-            i
-            for i in range(clients)
-            if i not in self.unseen and self.joins.get(i, 1) <= number <= self.leaves.get(i, number)
-        )
+        return tuple(i for i in range(clients) if self.is_member(i, number, number))
 
     def is_member(self, client: int, first: int, last: int) -> bool:
         """Return whether a client is a member in any of these rounds."""
-        first, last = (
-            max(first, self.joins.get(client, 1)),
-            min(last, self.leaves.get(client, last)),
-        )
-        return client not in self.unseen and first <= last
+        joined, left = self.joins.get(client, 1), self.leaves.get(client, last)
+        return client not in self.unseen and max(first, joined) <= min(last, left)
 
     def roster(self, all_clients: Roster, number: int) -> Roster:
         """Return the roster of round ``number``."""

@@ -29,6 +29,7 @@ from pomona.personal.model_card import Sources
 from pomona.record.predictions import MAX_EXAMPLE_CLIENTS, MaskExamples, example, save_examples
 from pomona.record.result import Result, model_path
 from pomona.record.rows import Evaluation
+from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
 from pomona.storage.equal_tensors import SharedRows
 from pomona.storage.safetensors_stream import pieces
@@ -147,13 +148,19 @@ def _round(policy: str, evaluations: Sequence[Evaluation], client: int, best: in
     return chosen or max(numbers, default=None)
 
 
-def newcomers_after_best(scenario: Scenario, best: int, last: int) -> list[Note]:
-    """Return a note on clients without a model of the best round, since they were no members."""
-    clients, is_member = range(scenario.config.clients), scenario.config.membership.is_member
-    names = [scenario.names[i] for i in clients if not is_member(i, 1, best)]
+def newcomers_after_best(scenario: Scenario, record: RunRecord, best: int) -> list[Note]:
+    """Return a note on clients without a model of the best round: they joined, or were first drawn,
+    later.
+    """
+    rounds: dict[int, int] = {}  # of each client's first evaluation
+    headline = scenario.config.method.method().card.headline
+    for event_type, evaluation in record.events:
+        if event_type in {"evaluation", "unseen"} and evaluation.key[:2] == headline:
+            rounds = dict.fromkeys(evaluation.clients, evaluation.round) | rounds
+    names = [scenario.names[i] for i, first in sorted(rounds.items()) if first > best]
     line = (
-        f"{listed(names, 10)}: not members by round {best}, the best: files, figures and "
-        f"predictions are of round {last}"
+        f"{listed(names, 10)}: no model by round {best}, the best: files, figures and predictions "
+        "are of their last round"
     )
     return [Note(line, "training")] if names else []
 

@@ -354,5 +354,7 @@ def _mail(notice: Notice, channel: str, settings: NotifySettings, kit: Path) -> 
 
 
 def _context(settings: NotifySettings, kit: Path) -> ssl.SSLContext:
-    authority = content(kit / settings.ca_file).decode() if settings.ca_file else None
-    return ssl.create_default_context(cadata=authority)
+    authority = kit / settings.ca_file if settings.ca_file else None
+    if authority:
+        content(authority)  # an error that names the file
+    return ssl.create_default_context(cafile=authority)

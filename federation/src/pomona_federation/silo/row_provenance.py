@@ -293,12 +293,8 @@ class Provenance:
         if origin.round < history.rounds.get(peer, 0):
             raise ProtocolError(f"{key}: a row of {peer} is older than an earlier one")
         statement = row_statement(task.agreement, task.run, origin, digest)
-        signing_keys = self._keys.signing_keys(
-            peer, task, origin.round, history.shown.get(peer, ())
-        )
-        if not any(
-            signed(public_key, "row", statement, origin.signature) for public_key in signing_keys
-        ):
+        keys = self._keys.signing_keys(peer, task, origin.round, history.shown.get(peer, ()))
+        if not any(signed(public_key, "row", statement, origin.signature) for public_key in keys):
             raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
 
     @cached_property
