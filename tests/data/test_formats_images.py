@@ -182,6 +182,11 @@ def animations(path):
     for suffix in ("gif", "png", "webp"):
         file = saved(path / f"1.{suffix}", frames[0], save_all=True, append_images=frames[1:])
         refused(file, "several pictures")
+    for suffix, picture in (("pbm", GRAY > 9), ("pgm", GRAY), ("pgm", GRAY.astype(np.uint16))):
+        content = saved(path / f"1.{suffix}", Image.fromarray(picture)).read_bytes()
+        (path / f"2.{suffix}").write_bytes(content + content)
+        refused(path / f"2.{suffix}", "several pictures")
+        equal(path / f"1.{suffix}", picture[..., None] * np.uint16(255 if suffix == "pbm" else 1))
 
 
 @PICTURES.line("P9")

@@ -339,6 +339,13 @@ def test_the_document_and_the_cases_have_the_same_lines():
     DICOM.check()
 
 
+def test_voxels_that_would_begin_in_the_header_are_refused(tmp_path):
+    content = nifti(tmp_path / "v.nii", np.zeros((2, 3, 4), np.int16)).read_bytes()
+    (tmp_path / "0.nii").write_bytes(content[:108] + bytes(4) + content[112:])  # vox_offset
+    with pytest.raises(DataError, match="vox_offset"):
+        opened(tmp_path / "0.nii")
+
+
 def test_headers_with_packed_data_are_one_volume_each(tmp_path):
     """As nibabel and pynrrd write them."""
     volume = np.arange(24, dtype=np.int16).reshape(2, 3, 4)

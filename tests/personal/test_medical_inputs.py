@@ -37,17 +37,9 @@ def trained(folder, write, **data):
             f"{path.relative_to(folder)},{'ab'[k % 2]},{'AB'[k % 4 // 2]},{('train', 'test')[k >= 16]}"
         )
     (folder / "list.csv").write_text("\n".join(lines))
-    tree = {
-        "data": {"name": "images", "path": str(folder / "list.csv"), **data},
-        "model": {"name": "logistic"},
-    }
-    tree |= {
-        "partition": {"name": "natural"},
-        "method": {"name": "fedavg"},
-        "rounds": 2,
-        "lr": 0.1,
-        "workers": 1,
-    }
+    tree = {"data": {"name": "images", "path": str(folder / "list.csv"), **data}}
+    tree |= {"model": {"name": "logistic"}, "partition": {"name": "natural"}}
+    tree |= {"method": {"name": "fedavg"}, "rounds": 2, "lr": 0.1, "workers": 1}
     pomona.run(resolve(tree), folder / "run")
     return folder / "run" / "models" / "client-00.safetensors"
 
@@ -55,21 +47,16 @@ def trained(folder, write, **data):
 def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
     path = trained(tmp_path, lambda p, x: write_nifti(p.with_suffix(".nii.gz"), x))
     model, x = PersonalModel.load(path), volumes(3)
-    assert (model.about.dtype, model.about.input_shape, model.about.window) == (
-        "int16",
-        (1, 5, 4, 3),
-        None,
-    )
+    form = (model.about.dtype, model.about.input_shape, model.about.window)
+    assert form == ("int16", (1, 5, 4, 3), None)
     files = [write_nifti(tmp_path / "v.nii", x[0]), write_series(tmp_path / "ct", x[1])]
     # whole numbers are these, as stored
     files.append(write_nifti(tmp_path / "f.nii.gz", x[2].astype(np.float32)))
     with pytest.raises(SystemExit):
         main(["predict", str(path), *map(str, files), "--json"])
     answers = json.loads(capsys.readouterr().out)
-    expected = model.predict(x[..., None])
-    assert [a["probabilities"] for a in answers] == [
-        pytest.approx(e["probabilities"]) for e in expected
-    ]
+    expected = [pytest.approx(e["probabilities"]) for e in model.predict(x[..., None])]
+    assert [a["probabilities"] for a in answers] == expected
     write_nifti(tmp_path / "all" / "v.nii", x[0])
     write_series(tmp_path / "all" / "ct", x[1])
     (tmp_path / "all" / "list.txt").write_text("v, ct")
@@ -183,9 +170,8 @@ def test_values_of_another_scale_than_in_the_training_are_noted(tmp_path):
     for values, noted in ((x, False), (x + 300, False), (x / 1000, True), (20 * x, True)):
         note = read(write_nifti(tmp_path / "v.nii", values), model.about).note
         assert ("1 of 1 images have values unlike the training's: mean" in note) == noted
-    assert (
-        "one value in all pixels" in read(write_nifti(tmp_path / "v.nii", 0 * x), model.about).note
-    )
+    blank = write_nifti(tmp_path / "v.nii", 0 * x)
+    assert "one value in all pixels" in read(blank, model.about).note
     np.savez(tmp_path / "a.npz", x=np.stack([x, 20 * x])[..., None])
     note = read(tmp_path / "a.npz", model.about).note
     assert "z to the head" in note

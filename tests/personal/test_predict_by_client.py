@@ -250,3 +250,15 @@ def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):
     model = PersonalModel.of(run, 0)
     with pytest.raises(DataError, match="column age: 1 of 2 cells are gaps, first '-9'"):
         model.predict(pd.DataFrame({"age": [5, -9]}))
+
+
+def test_answers_in_another_code_than_in_the_training_are_noted(tmp_path):
+    """1 and 2 for yes and no: the training had 1 and 0."""
+    rows = pd.DataFrame({"smoker": np.arange(60) % 3 // 2, "share": np.arange(60) % 7 / 6})
+    rows.assign(y=np.arange(60) % 2).to_csv(tmp_path / "rows.csv", index=False)
+    data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
+    model = PersonalModel.of(pomona.run(data=data, clients=2, rounds=1, lr=0.1), 0).about
+    assert read(rows, model).note == ""
+    note = read(rows.assign(smoker=2 - rows["smoker"], share=1.2), model).note
+    assert note.startswith("column smoker: 40 of 60 rows have 2")
+    assert "share" not in note

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pomona.data.cell_values import EPOCH
 from pomona.data.quality.cells import capped, digits
 from pomona.data.quality.markers import DAYS, LISTED, outside
+from pomona.data.quality.units import BLANK, is_blank
 from pomona.record.model_metadata import ModelMetadata
 
 # deviations from the mean: at most one in 25 training rows is further away, however they lie
@@ -43,7 +44,8 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
         distant = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
-        if remark := _remark(values, distant, limit, (mean[k], deviation[k], column_type)):
+        remark = _remark(values, distant, limit, (mean[k], deviation[k], column_type))
+        if remark := remark or _answers(values, mean[k], deviation[k]):
             lines.append((names[k], f"column {names[k]}: {remark}"))
     return capped(lines)
 
@@ -77,6 +79,19 @@ def _remark(
     return (
         f"{marked.sum()} of {len(values)} rows have {_text(values[marked][0], column_type)}, "
         f"{further}; if it marks a gap, leave these cells empty"
+    )
+
+
+def _answers(values: NDArray[Any], mean: float, deviation: float) -> str:
+    """Describe values (n,) beyond 0 and 1 where the training had these alone, as 1 and 2 for yes
+    and no: only then is the mean of its squares its mean.
+    """
+    unknown = values[np.abs(values.round(4) - 0.5) > 0.5]
+    if not len(unknown) or not 0 < mean < 1 or abs(mean - mean**2 - deviation**2) > 1e-6:
+        return ""
+    return (
+        f"{len(unknown)} of {len(values)} rows have {digits(unknown[0])} or the like, but all "
+        "training rows had 0 or 1; code it as there"
     )
 
 
@@ -138,10 +153,9 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
 
 
 def _blank(x: NDArray[Any]) -> list[str]:
-    """Return a remark on images x (n, ...) if most have one value in all pixels."""
-    count = sum(not np.ptp(image) for image in x)
-    line = f"{count} of {len(x)} images have one value in all pixels; check them"
-    return [line] * (2 * count > len(x))
+    """Return a remark on images x (n, ...) if most are blank."""
+    count = sum(map(is_blank, x))
+    return [f"{count} of {len(x)} images {BLANK}"] * (2 * count > len(x))
 
 
 def _column_types(metadata: ModelMetadata, width: int) -> list[str]:

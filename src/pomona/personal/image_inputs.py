@@ -105,9 +105,7 @@ def _decoded(file: ImageFile, metadata: ModelMetadata) -> NDArray[Any]:
         raise DataError(
             f"{file.path}: the model takes images of shape {metadata.sample_shape}; give .npz files"
         )
-    if len(file.shape) != len(metadata.sample_shape) or (
-        len(sides) == 3 and file.shape[:-1] != sides
-    ):
+    if len(file.shape[:-1]) != len(sides) or (len(sides) == 3 and file.shape[:-1] != sides):
         raise DataError(
             f"{file.path} has shape {file.shape}, the model takes {metadata.sample_shape}"
         )

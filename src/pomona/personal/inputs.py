@@ -76,17 +76,14 @@ def read(
         ConfigError: a package needed to read them is missing.
     """
     extra = ExtraColumns(id_column, client_column)
-    in_memory = not isinstance(samples, str | Path)
-    answer = (
-        _in_memory(samples, metadata, extra)
-        if in_memory
-        else _of_file(Path(samples), metadata, extra)
-    )
+    if in_memory := not isinstance(samples, str | Path):
+        answer = _in_memory(samples, metadata, extra)
+    else:
+        answer = _of_file(Path(samples), metadata, extra)
     if metadata.kind == "text" or client_column is not None:
         return answer
-    remarks_of_kind = (
-        distant_inputs.remarks if metadata.kind == "table" else distant_inputs.of_images
-    )
+    is_table = metadata.kind == "table"
+    remarks_of_kind = distant_inputs.remarks if is_table else distant_inputs.of_images
     distant = remarks_of_kind(answer.x, metadata)
     notes = distant if in_memory else [f"{samples}: {line}" for line in distant]
     return answer._replace(note="; ".join(filter(None, [answer.note, *notes])))
@@ -160,15 +157,11 @@ def _in_memory(values: Any, metadata: ModelMetadata, extra: ExtraColumns) -> Sam
 
 
 def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
-    row = (
-        (*stored.shape[1:], 1)
-        if metadata.kind == "image" and len(stored.shape) == 3
-        else stored.shape[1:]
-    )
+    is_gray = metadata.kind == "image" and len(stored.shape) == 3
+    row = (*stored.shape[1:], 1) if is_gray else stored.shape[1:]
     if row != metadata.sample_shape:
-        hint = "; give an array with one row for each sample" * (
-            stored.shape == metadata.sample_shape
-        )
+        is_sample = stored.shape == metadata.sample_shape
+        hint = "; give an array with one row for each sample" * is_sample
         raise DataError(
             f"{stored.source}: samples have shape {row}, but the model takes "
             f"{metadata.sample_shape}{hint}"
@@ -178,18 +171,14 @@ def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
         return image_arrays.as_type(x, metadata.dtype, stored.source)
     if metadata.kind == "table":
         x = npz.rows([stored], MEMORY_SHARE)
-        return (
-            x - np.array(metadata.preprocessing.offsets) if metadata.preprocessing else x
-        ).astype(np.float32)
+        offsets = metadata.preprocessing.offsets if metadata.preprocessing else 0.0
+        return (x - np.array(offsets)).astype(np.float32)
     if stored.dtype.kind not in "iu":
         raise DataError(
             f"{stored.source} is {stored.dtype}; tokens are whole numbers < {metadata.vocabulary}"
         )
-    tokens = (
-        concatenated([stored], row, np.int64, MEMORY_SHARE)
-        .clip(-1, metadata.vocabulary)
-        .astype(np.int32)
-    )
+    numbers = concatenated([stored], row, np.int64, MEMORY_SHARE)
+    tokens = numbers.clip(-1, metadata.vocabulary).astype(np.int32)
     validation.inputs(tokens, metadata.kind, metadata.vocabulary, stored.source)
     return tokens
 
@@ -283,9 +272,8 @@ def _names_columns(cells: Sequence[str], metadata: ModelMetadata) -> bool:
     number.
     """
     names = {cell for cell in cells if not reads_as_number(cell)}
-    if names & {*metadata.read_columns, *metadata.others} or (
-        len(names) == len(cells) and not metadata.preprocessing
-    ):
+    is_text = len(names) == len(cells) and not metadata.preprocessing
+    if is_text or names & {*metadata.read_columns, *metadata.others}:
         return True
     # names that are numbers
     return bool(metadata.read_columns) and {*metadata.read_columns} <= {*cells}
@@ -311,11 +299,7 @@ def _by_name(table: TableSource, metadata: ModelMetadata, extra: ExtraColumns) -
 
 def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, ...], str]:
     columns = metadata.read_columns
-    count = (
-        (len(columns) or metadata.input_shape[0])
-        if metadata.kind == "table"
-        else max(1, len(columns))
-    )
+    count = len(columns) or (metadata.input_shape[0] if metadata.kind == "table" else 1)
     names = f" ({listed(columns, 12)})" if columns else ""
     if len(table.names) != count:
         remedy = "give these alone, in the order of the training"

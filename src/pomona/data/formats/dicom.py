@@ -269,8 +269,6 @@ def _planes(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     raw = dicom_header.pixels(path, dataset)
     values = np.empty((*raw.shape[:3], raw.shape[3] if raw.ndim > 3 else 1), dtype)
     for frame, plane in enumerate(raw):
-        plane_values = scale(path, dicom_header.frame_header(path, dataset, frame)).values(
-            plane, path
-        )
-        values[frame] = plane_values.reshape(values.shape[1:])
+        header = dicom_header.frame_header(path, dataset, frame)
+        values[frame] = scale(path, header).values(plane, path).reshape(values.shape[1:])
     return values

@@ -62,6 +62,8 @@ def _image(path: Path) -> Any:
     for holder in image.file_map.values():  # two files of a pair
         if holder.filename and Path(holder.filename).suffix != ".mat":
             file(Path(holder.filename))
+    if "header" not in image.file_map and not image.dataobj.offset:
+        raise DataError(f"{path} has no vox_offset, where voxels begin behind its header; add it")
     values = Path(image.file_map["image"].filename)
     size = prod(map(int, image.shape)) * image.get_data_dtype().itemsize
     needed, stored = int(image.dataobj.offset) + size, values.stat().st_size

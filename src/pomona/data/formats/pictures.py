@@ -200,9 +200,20 @@ def _mode(path: Path, image: Image.Image) -> str:
     return "L" if image.mode in GRAY else "RGB"
 
 
+def _has_several(image: Any) -> bool:
+    """Return whether a file has several pictures; one of plain PNM (P1 to P3) has not."""
+    if image.format != "PPM":
+        return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+    decoder, _, offset, _ = image.tile[0]
+    row = (image.width + 7) // 8 if image.mode == "1" else image.width * len(image.getbands())
+    depth = 2 if image.mode == "I" or _range(image)[1] > 255 else 1
+    image.fp.seek(offset + row * depth * image.height)
+    return bool(decoder != "ppm_plain" and image.fp.read(16).lstrip()[:1] == b"P")
+
+
 def _require_clear(path: Path, image: Image.Image) -> None:
     """Raise DataError for several pictures, and for pixels that Pillow reads wrongly."""
-    if getattr(image, "is_animated", False) and image.format != "MPO":
+    if _has_several(image):
         raise DataError(
             f"{path} contains several pictures, of which only one would be read; save each alone"
         )

@@ -84,10 +84,8 @@ def shares(values: dict[Path, str]) -> str:
     names = zip(values.values(), short_names([*values]), strict=True)
     example = dict(reversed([*names]))
     remainder = f" and {len(counts) - 4} others" if len(counts) > 4 else ""
-    return (
-        ", ".join(f"{n} of {value} ({example[value]})" for value, n in counts.most_common(4))
-        + remainder
-    )
+    phrases = (f"{n} of {value} ({example[value]})" for value, n in counts.most_common(4))
+    return ", ".join(phrases) + remainder
 
 
 def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[str, ...]:

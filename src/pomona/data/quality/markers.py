@@ -193,7 +193,8 @@ def _is_apart(value: float, counts: NDArray[np.int64], following: Values, mirror
     count, gap, size = counts[0], following[0] - value, following[-1] - following[0]
     if not mirrored and value < 0 <= following[0]:
         tenth = following[len(following) // 10] - following[0]  # the span of the lowest of them
-        single = value < -1 and (gap >= size > 0 or (len(following) >= 20 and gap >= tenth))
+        is_extreme = value <= -99 and gap >= size > 0
+        single = is_extreme or (value < -1 and len(following) >= 20 and gap >= tenth)
         return bool(single if count < 2 else size >= 5 or gap > size)
     frequent = count >= max(5, FREQUENT * counts.sum(), 5 * counts[1:].max())
     among = abs(value) >= 99 and len(following) >= 20 and frequent and gap >= size / 10

@@ -38,6 +38,7 @@ SLIP = 6.0  # a factor among one client's values: their gap, in deviations of ei
 IMAGES, PIXELS = 20, 10_000  # of a client, and of an image, that are enough
 ENOUGH_IMAGES = 10  # of a data set without clients
 MAX_FACTOR = 10.0  # between the ranges of two clients' images
+BLANK = "have one value in all pixels, or of 0 to 255 two such as 0 and 1; check them"
 BELOW_ZERO = 0.05  # of a range: less may come from resampling
 MAX_SHARE = 0.3  # largest share of values in another unit
 
@@ -178,10 +179,15 @@ def of_images(cells: Cells) -> list[str]:
         return []
     x, sites = cells.dataset.x, zip(cells.names or ["this data set"], cells.by_client, strict=True)
     images = {name: [x[k] for k in spread(rows, IMAGES)] for name, rows in sites if len(rows)}
-    blank = [name for name, sample in images.items() if not np.median([*map(np.ptp, sample)])]
-    line = f"most images of {listed(blank, 4)} have one value in all pixels; check them"
+    blank = [name for name, sample in images.items() if np.mean([*map(is_blank, sample)]) > 0.5]
+    line = f"most images of {listed(blank, 4)} {BLANK}"
     scales = _scales({name: sample for name, sample in images.items() if name not in blank})
     return [line, *scales] if blank else scales
+
+
+def is_blank(image: NDArray[Any]) -> bool:
+    """Return whether an image has one value in all pixels, or of 256 two next to each other."""
+    return int(np.ptp(image)) <= int(image.dtype == np.uint8)
 
 
 def _scales(images: Mapping[str, Sequence[NDArray[Any]]]) -> list[str]:
