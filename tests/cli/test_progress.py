@@ -131,10 +131,10 @@ def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
         progress.finish(result)
         assert progress.metrics == "global 91.27 %  local 91.27 %"
     lines = Lines(RunProgress.of_run(resolve({"method": "fedavg", "rounds": 9}), Clock()))
-    lines.on_round_end(row(2), result.evaluations[:1])
-    lines.on_run_end(result)  # stopped early, after the second of nine
+    lines.on_round_end(row(1), result.evaluations[:1])
+    lines.on_run_end(result)  # stopped early, after the first of nine
     assert (
-        capsys.readouterr().err == "fedavg: 2 rounds done in 0:00; global 91.27 %  local 91.27 %\n"
+        capsys.readouterr().err == "fedavg: 1 round done in 0:00; global 91.27 %  local 91.27 %\n"
     )
 
 

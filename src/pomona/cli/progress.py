@@ -20,6 +20,7 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import load
 from pomona.results.web.report_page import LiveProgress, refresh
+from pomona.results.wording import counted
 
 
 class ProgressLine(NullCallback):
@@ -66,7 +67,7 @@ class Lines(NullCallback):
     def on_run_begin(self) -> None:
         """Print the start."""
         self._progress.start_clock()
-        echo_stderr(f"{self._progress.method}: training, {self._progress.total} rounds")
+        echo_stderr(f"{self._progress.method}: training, {counted(self._progress.total, 'round')}")
         self._last_printed = 0.0
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
@@ -86,7 +87,7 @@ class Lines(NullCallback):
         s = self._progress
         s.finish(result)
         echo_stderr(
-            f"{s.method}: {s.round} rounds done in {clock(s.elapsed)}"
+            f"{s.method}: {counted(s.round, 'round')} done in {clock(s.elapsed)}"
             + (f"; {s.metrics}" if s.metrics else "")
         )
 
