@@ -172,7 +172,7 @@ def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
     if metadata.kind == "table":
         x = npz.rows([stored], MEMORY_SHARE)
         offsets = metadata.preprocessing.offsets if metadata.preprocessing else 0.0
-        return (x - np.array(offsets)).astype(np.float32)
+        return np.asarray(x - np.array(offsets), np.float32)
     if stored.dtype.kind not in "iu":
         raise DataError(
             f"{stored.source} is {stored.dtype}; tokens are whole numbers < {metadata.vocabulary}"

@@ -114,7 +114,7 @@ class LocalFederation:
         """
         role, kit = ("server", self.server) if name == "server" else ("silo", self.silo(name))
         with (self.folder / f"{name}.log").open("ab") as file:
-            command = [*wrapper, sys.executable, "-m", "pomona", role, "start", "--folder", kit]
+            command = [*wrapper, sys.executable, "-m", "pomona", role, "start", f"--folder={kit}"]
             study = Federation.read(self.server / "federation.toml").study
             own_code = named_code(study.run) if study else []
             import_path = [*sys.path, *map(str, own_code_folders() if own_code else ())]
