@@ -91,7 +91,7 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
     """
     if resolve({"method": method, "lr": 0.1}, {}).method.method().share:
         pytest.skip("hands out samples, and is refused in a federation")
-    for model in ({"name": "mlp", "hidden": [5]}, {"name": "resnet18", "width": 2}):
+    for model in ({"name": "mlp", "hidden": [5]}, {"name": "resnet18"}):
         image = {"kind": "image", "input_shape": [8, 8, 3], "classes": ["a", "b", "c"]}
         run = {"method": method, "model": model, "lr": 0.1, "rounds": 4, "buffers": "average"}
         terms = FEDERATION.terms_of(TrainingStudy(name="second", task=image, run=run))

@@ -288,7 +288,8 @@ def test_weights_are_shares_or_nothing_and_do_not_depend_on_the_scale_of_losses(
 def test_a_choice_is_of_available_others_without_repeats(N, data):
     client, budget = data.draw(st.integers(0, N - 1)), data.draw(st.none() | st.integers(1, 9))
     available = torch.tensor(data.draw(st.lists(st.booleans(), min_size=N, max_size=N)))
-    settings = FedFomo(budget=budget, epsilon=data.draw(st.sampled_from([0.0, 0.5, 1.0])))
+    epsilon = {} if budget is None else {"epsilon": data.draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    settings = FedFomo(budget=budget, **epsilon)
     chosen = choose(settings, torch.linspace(-1, 1, N), available, client, 0, 1).tolist()
     partners = [j for j in chosen if j != client]
     assert len(chosen) == limit(settings.budget, N)

@@ -90,7 +90,7 @@ def test_the_method_sets_the_valve_and_shares_neither_head_nor_conditions():
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18", "lenet5"])
 def test_each_family_of_networks_takes_a_valve_and_keeps_its_last_layer(name):
-    settings = ModelSettings(name=name, valve=True, width=2, train="head")
+    settings = ModelSettings(name=name, valve=True, train="head")
     module = build(settings, (1, 28, 28), 3, seed=1).eval()
     features = []
     module.valve.register_forward_hook(lambda *passed: features.append(passed[-1]))

@@ -267,7 +267,7 @@ def test_fedamp_mixes_members_only():
 
 
 def test_fedfomo_forgets_a_leaver():
-    run = trained(FedFomo(epsilon=0.0), uneven(2, 2, 2), 2, lr=0.1)
+    run = trained(FedFomo(), uneven(2, 2, 2), 2, lr=0.1)
     run.only(0, 1)
     downlink = run.downlink(a_round(3))
     assert not (downlink["models"].index == 2).any()

@@ -190,7 +190,7 @@ def test_statistics_and_counters_come_back(tmp_path, name):
 
 
 DEEP = "[" * 200_000 + "]" * 200_000
-NETWORK = {"name": "mlp", "hidden": [1], "width": 32, "loss": "auto"}
+NETWORK = {"name": "mlp", "hidden": [1], "loss": "auto"}
 LIES = {
     "a spacing of a table": ({"spacings": [[1.0, 1.0, 1.0]]}, "only volumes have a spacing"),
     "a spacing of 0": ({"spacings": [[1.0, 0.0, 1.0]]}, "spacings"),
