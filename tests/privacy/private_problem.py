@@ -88,8 +88,8 @@ def problem(
         ClientRows(np.arange(e - s, e), np.arange(e - s, e)[: min(s, 2)], np.arange(0, 2))
         for e, s in zip(boundaries, sizes, strict=True)
     )
-    sizes = {"hidden": (4,)} if model == "mlp" else {}
-    choice = ModelSettings(name=model, **sizes)
+    widths = {"hidden": (4,)} if model == "mlp" else {}
+    choice = ModelSettings(name=model, **widths)
     module = build(choice, (FEATURES,), CLASSES, seed=3)
     space = ParameterSpace(module)
     data = DeviceDataset.build(dataset, Partition(clients, {}), "classes")
