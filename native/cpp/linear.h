@@ -31,10 +31,10 @@ struct Flattened {
  private:
   template <class Each>
   void each(ptrdiff_t row, Each each) const {
-    const ptrdiff_t channels = from.channels, places = from.height * from.width;
-    for (ptrdiff_t p = 0; p < places; ++p)
-      for (ptrdiff_t c = 0, at = p / from.width * row + p % from.width * channels; c < channels; ++c)
-        each(c * places + p, at + c);
+    const ptrdiff_t channels = from.channels, width = from.width;
+    for (ptrdiff_t c = 0, at = 0; c < channels; ++c)
+      for (ptrdiff_t y = 0; y < from.height; ++y)
+        for (ptrdiff_t x = 0; x < width; ++x) each(at++, y * row + x * channels + c);
   }
 };
 
