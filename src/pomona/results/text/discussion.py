@@ -32,6 +32,11 @@ SETTING_NAMES = {
 TIE = 1e-9
 
 
+def heading(comparison: Comparison) -> str:
+    """Return what the sentences are about: differences, or only results that are missing."""
+    return "Where ours differs, and why" if comparison.reference else "Without a result"
+
+
 def sentences(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Return (column, sentences) for every column with a result or a reason for its absence."""
     return [
@@ -216,7 +221,5 @@ def _notes(reference: Reference, finished: Sequence[ComparisonRow]) -> list[str]
 def shared(comparison: Comparison) -> Mapping[str, Any]:
     """Return settings shared by all finished cells, by dotted key, except data locations."""
     trees = [flat(e.settings) for e in comparison.entries if e.cells]
-    common = (
-        {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
-    )
-    return {k: v for k, v in common.items() if k != "data.dir"}
+    first = trees[0] if trees else {}
+    return {k: v for k, v in first.items() if k != "data.dir" and all(t.get(k) == v for t in trees)}

@@ -19,7 +19,7 @@ from pomona.results.figures.sections import distinct
 from pomona.results.tables import by_client, comparison_tables, cost
 from pomona.results.tables.latex import latex
 from pomona.results.text import cautions
-from pomona.results.text.discussion import sentences, shared
+from pomona.results.text.discussion import heading, sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
 from pomona.results.wording import capital
 
@@ -141,7 +141,7 @@ def _markdown(
     differences = [
         f"**{column}**\n\n{_bullets(lines)}" for column, lines in sentences(comparison) if lines
     ]
-    sections += ["## Where ours differs, and why", *differences] if differences else []
+    sections += [f"## {heading(comparison)}", *differences] if differences else []
     texts = [markdown(table).rstrip() for table in tables]
     texts[1:1] = [_bullets(warnings)] if warnings else []
     sections += texts
@@ -167,7 +167,7 @@ def _html(
 ) -> str:
     differences = [(column, lines) for column, lines in sentences(comparison) if lines]
     links = [(table.name, table.title) for table in tables]
-    links[1:1] = [("differences", "Where ours differs")] if differences else []
+    links[1:1] = [("differences", heading(comparison))] if differences else []
     links += [("figures", "Figures")] if pictures else []
     settings = [[key, _text(value)] for key, value in shared(comparison).items()]
     return render(
@@ -177,6 +177,7 @@ def _html(
         links=[*links, ("settings", "Settings")],
         opening=opening(comparison),
         differences=differences,
+        heading=heading(comparison),
         tables=tables,
         cautions=warnings,
         pictures=pictures,
