@@ -95,11 +95,8 @@ def test_a_window_goes_with_the_model(tmp_path, capsys):
         tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0]), window=[-500, 1000]
     )
     model = PersonalModel.load(path)
-    assert (model.about.dtype, model.about.window, model.about.shift) == (
-        "uint8",
-        (-500.0, 1000.0),
-        (127.5,),
-    )
+    form = (model.about.dtype, model.about.window, model.about.shift)
+    assert form == ("uint8", (-500.0, 1000.0), (127.5,))
     raw = np.full((4, 3), -250, np.int16)  # three quarters of the window's way
     assert (
         read(write_dicom(tmp_path / "q.dcm", raw), model.about).x.tolist()

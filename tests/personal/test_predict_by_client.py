@@ -244,12 +244,24 @@ def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):
     rows = pd.DataFrame({"age": np.arange(60.0), "y": np.arange(60) % 2})
     data = {"name": "table", "path": tmp_path / "rows.csv", "missing_values": {"age": (-9,)}}
     rows.to_csv(data["path"], index=False)
-    run = pomona.run(
-        method="fedavg", data=data | {"label_column": "y"}, clients=2, rounds=1, lr=0.1
-    )
-    model = PersonalModel.of(run, 0)
+    run = pomona.run(data=data | {"label_column": "y"}, clients=2, rounds=1, lr=0.1)
     with pytest.raises(DataError, match="column age: 1 of 2 cells are gaps, first '-9'"):
-        model.predict(pd.DataFrame({"age": [5, -9]}))
+        PersonalModel.of(run, 0).predict(pd.DataFrame({"age": [5, -9]}))
+
+
+def test_a_marker_of_one_column_is_noted_in_single_rows_of_another(tmp_path):
+    """Though -9 is no further than 1.8 deviations below a mean of skewed numbers."""
+    crp = np.exp(np.linspace(0, 5, 60))
+    rows = pd.DataFrame({"age": np.arange(60.0), "crp": crp, "y": np.arange(60) % 2})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
+    for markers, count in (({}, 0), ({"age": (-9,)}, 1)):
+        run = pomona.run(data=data | {"missing_values": markers}, clients=2, rounds=1, lr=0.1)
+        note = read(pd.DataFrame({"age": [5], "crp": [-9]}), PersonalModel.of(run, 0).about).note
+        assert note.count("column crp: 1 of 1 rows have -9") == count
+    (tmp_path / "a.csv").write_text("AGE,CRP\n5,3\n")  # whose first line is no row
+    with pytest.raises(DataError, match="differ in capital letters"):
+        read(tmp_path / "a.csv", PersonalModel.of(run, 0).about)
 
 
 def test_answers_in_another_code_than_in_the_training_are_noted(tmp_path):

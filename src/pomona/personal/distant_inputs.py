@@ -1,11 +1,12 @@
 """Numbers so far from those of the training that they may have another unit, or mark gaps."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data.cell_values import EPOCH
+from pomona.data.cell_values import EPOCH, number
 from pomona.data.quality.cells import capped, digits
 from pomona.data.quality.markers import DAYS, LISTED, outside
 from pomona.data.quality.units import BLANK, is_blank
@@ -21,6 +22,8 @@ WIDE = 20.0  # deviation of numbers that are seldom just -7, -8 or -9
 FEW_ROWS = 5  # in which no number is far from the others
 PIXELS = 100_000  # of an image that are enough
 LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of the training's
+# of a column: mean, deviation, type, and numbers that mark gaps in any column
+Training = tuple[Any, Any, str, Sequence[float]]
 
 
 def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
@@ -34,6 +37,7 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         if preprocessing.shift:  # of the client's own rows; x is standardised
             mean, deviation = np.array(preprocessing.shift), np.array(preprocessing.scale)
         mean = mean + np.array(preprocessing.offsets)
+    markers = _markers(metadata)
     names = metadata.columns or tuple(map(str, range(x.shape[1])))
     limit = DISTANT if len(x) > 1 else DISTANT_SINGLE
     lines = []
@@ -44,19 +48,19 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
         distant = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
-        remark = _remark(values, distant, limit, (mean[k], deviation[k], column_type))
+        remark = _remark(values, distant, limit, (mean[k], deviation[k], column_type, markers))
         if remark := remark or _answers(values, mean[k], deviation[k]):
             lines.append((names[k], f"column {names[k]}: {remark}"))
     return capped(lines)
 
 
 def _remark(
-    values: NDArray[Any], distant: NDArray[np.bool], limit: float, training: tuple[Any, Any, str]
+    values: NDArray[Any], distant: NDArray[np.bool], limit: float, training: Training
 ) -> str:
     """Describe the values (n,) of a column that are distant, if most are, else those that often
-    mark a gap; empty for neither. ``training``: its mean and deviation there, and its type.
+    mark a gap; empty for neither.
     """
-    mean, deviation, column_type = training
+    mean, deviation, column_type, _ = training
     further = f"more than {limit:g} standard deviations from the training rows' mean"
     if column_type == "number" and _are_small(values, mean, deviation):
         further, distant = "below a tenth of the training rows' mean", np.ones(len(values), bool)
@@ -73,7 +77,7 @@ def _remark(
     # counts may go on to a marker's number
     if not marked.any() or np.ptp(values) < 2 * np.ptp(values[~marked]):
         further = "below most training rows"
-        marked = _negative_markers(numbers, is_listed, mean, deviation)
+        marked = _negative_markers(numbers, is_listed, training)
     if not marked.any():
         return ""
     return (
@@ -104,17 +108,18 @@ def _are_small(values: NDArray[Any], mean: float, deviation: float) -> bool:
 
 
 def _negative_markers(
-    values: NDArray[Any], is_listed: NDArray[np.bool], mean: float, deviation: float
+    values: NDArray[Any], is_listed: NDArray[np.bool], training: Training
 ) -> NDArray[np.bool]:
-    """Return which of the values (n,) are listed, below 0, and unlike the other rows, or all rows
-    of the training if there are few.
+    """Return which of the values (n,) are listed, below 0, and unlike the other rows, or, if there
+    are few, all rows of the training, or equal to ``markers`` of it.
     """
+    mean, deviation, _, markers = training
     # 77 may be an age, and -1 a change
     marked = is_listed & (values < 0) & (mean > deviation / 4)
     remaining = values[~marked]
     if len(values) < FEW_ROWS or not len(remaining):
         low = values < mean - DISTANT_MARKER * deviation
-        return marked & (low | (values <= REPEATED_DIGITS))
+        return marked & (low | (values <= REPEATED_DIGITS) | np.isin(values, markers))
     distant = np.isin(values, outside(values) if marked.any() else ())
     # not degrees Celsius, which may be -7 in one row of five
     seldom_negative = deviation > WIDE or mean > 2 * deviation
@@ -129,12 +134,10 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     of 8 bits, on images of one value if most are.
     """
     if metadata.dtype == "uint8" or not len(x):
-        return _blank(x)
+        return _blank(x, metadata)
     pixels = [row.reshape(-1, x.shape[-1])[:: max(1, row.size // PIXELS)] for row in x]
-    mean, deviation = (
-        np.array([f(values, axis=0, dtype=np.float64) for values in pixels])
-        for f in (np.mean, np.std)
-    )
+    mean = np.array([np.mean(values, axis=0, dtype=np.float64) for values in pixels])
+    deviation = np.array([np.std(values, axis=0, dtype=np.float64) for values in pixels])
     shift, scale = np.array(metadata.shift), np.array(metadata.scale)
     factor = deviation / scale
     is_unlike = (abs(mean - shift) > DISTANT * scale) | (factor > LARGEST_FACTOR)
@@ -142,7 +145,7 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     lowest = np.array([values.min(axis=0) for values in pixels])
     is_unlike |= (factor > 0) & (lowest >= 0) & (shift < -0.05 * scale)
     if not is_unlike.any():
-        return _blank(x)
+        return _blank(x, metadata)
     row, channel = np.argwhere(is_unlike)[0]
     expected = [digits(float(np.resize(v, x.shape[-1])[channel])) for v in (shift, scale)]
     return [
@@ -152,10 +155,17 @@ def of_images(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     ]
 
 
-def _blank(x: NDArray[Any]) -> list[str]:
+def _blank(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
     """Return a remark on images x (n, ...) if most are blank."""
-    count = sum(map(is_blank, x))
+    binary = metadata.dtype == "uint8" and max(metadata.scale) < 1  # as the training's
+    count = sum(not np.ptp(image) if binary else is_blank(image) for image in x)
     return [f"{count} of {len(x)} images {BLANK}"] * (2 * count > len(x))
+
+
+def _markers(metadata: ModelMetadata) -> list[float]:
+    """Return the numbers that marked gaps in some column of the training."""
+    columns = metadata.preprocessing.columns if metadata.preprocessing else ()
+    return [number(cell) for column in columns for cell in column.missing]
 
 
 def _column_types(metadata: ModelMetadata, width: int) -> list[str]:

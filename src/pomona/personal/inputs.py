@@ -17,6 +17,7 @@ from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.table import reads_as_number
 from pomona.data import formats, npz, python_values, text, validation
 from pomona.data.array_file import NamedArray, concatenated, file, reading
+from pomona.data.cell_values import alike_notes
 from pomona.data.formats import csv
 from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.images import image_arrays
@@ -222,11 +223,9 @@ def _numbers(
     decimal, notes = cells.decimal_mark(table, numeric, metadata.form)
     require_cells(table, indices)
     raw, unread = cells.read([table], [decimal], indices, columns, MEMORY_SHARE)
-    refuse(
-        table.path,
-        [column.problem(len(table), table.location) for column in unread],
-        ["use values like those in training; gaps are filled only if they were in training"],
-    )
+    problems = [column.problem(len(table), table.location) for column in unread]
+    remedy = "use values like those in training; gaps are filled only if they were in training"
+    refuse(table.path, problems, [remedy])
     notes += tabular.notes(raw)
     if metadata.preprocessing is None:
         return raw.x.astype(np.float32), notes
@@ -271,9 +270,9 @@ def _names_columns(cells: Sequence[str], metadata: ModelMetadata) -> bool:
     """Return whether a first line is a header: it contains a name that the model knows, or no
     number.
     """
-    names = {cell for cell in cells if not reads_as_number(cell)}
+    names = {cell.casefold() for cell in cells if not reads_as_number(cell)}
     is_text = len(names) == len(cells) and not metadata.preprocessing
-    if is_text or names & {*metadata.read_columns, *metadata.others}:
+    if is_text or names & {*map(str.casefold, (*metadata.read_columns, *metadata.others))}:
         return True
     # names that are numbers
     return bool(metadata.read_columns) and {*metadata.read_columns} <= {*cells}
@@ -284,11 +283,9 @@ def _by_name(table: TableSource, metadata: ModelMetadata, extra: ExtraColumns) -
     expected = {*metadata.read_columns, *metadata.others, *map(str, extra), ""}  # "": row names
     unknown = [name for name in table.names if metadata.kind == "table" and name not in expected]
     if missing or unknown:
-        problems = [
-            f"{reason} {listed(names, 8)}"
-            for reason, names in (("missing", missing), ("unknown", unknown))
-            if names
-        ]
+        lists = {"missing": missing, "unknown": unknown}
+        problems = [f"{reason} {listed(names, 8)}" for reason, names in lists.items() if names]
+        problems += alike_notes("names", (*missing, *unknown))
         remedy = "; name a column of identifiers with --id, leave out others" if unknown else ""
         raise DataError(
             f"{table.path} has other columns than the model: {'; '.join(problems)}; "
@@ -302,9 +299,7 @@ def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, .
     count = len(columns) or (metadata.input_shape[0] if metadata.kind == "table" else 1)
     names = f" ({listed(columns, 12)})" if columns else ""
     if len(table.names) != count:
-        remedy = "give these alone, in the order of the training"
-        if columns:
-            remedy = "give a header with their names"
+        remedy = f"give {'a header with their names' if columns else 'these alone, in order'}"
         raise DataError(
             f"{table.path} has {len(table.names)} columns, the model takes {count}{names}; {remedy}"
         )
