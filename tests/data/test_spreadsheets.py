@@ -136,6 +136,12 @@ def _numbers(folder):
     for write in (xls, ods):
         path = write(folder, [["id", "x"], [100000, 0.25], [3.0, 1e-7]])
         assert read(path)[0] == {"id": ["100000", "3"], "x": ["0.25", "1e-07"]}
+    accounts = '_("$"* #,##0_);_("$"* (#,##0)'  # of the first row, as accountants write
+    alike = {"0%": "0.0%", accounts: "0", "0": 'd" de "mmm'}
+    different = {"0%": "General", '0 "kg"': '0 "lb"', "0 [$€-407]": "0 [$$-409]"}
+    for first, second in (*alike.items(), *different.items()):
+        path = xlsx(folder, [["x"], [0.5], [70]], {"A2": first, "A3": second})
+        assert ("in several units" in str(read(path)[1])) == (different.get(first) == second)
 
 
 @CASES.line("X2")

@@ -168,11 +168,9 @@ def test_flags_and_targets_are_named(tmp_path, capsys):
     (answer,) = PersonalModel.load(good(tmp_path / "f", targets="multilabel", **names)).predict(
         np.float32([[3, 5]])
     )
-    assert answer == {
-        "probabilities": pytest.approx(
-            {n: 1 / (1 + np.exp(-v)) for n, v in zip(names["labels"], (5.5, 10.5), strict=True)}
-        )
-    }
+    logits = zip(names["labels"], (5.5, 10.5), strict=True)
+    expected = {name: 1 / (1 + np.exp(-logit)) for name, logit in logits}
+    assert answer == {"probabilities": pytest.approx(expected)}
     good(tmp_path / "r", targets="regression", **names)
     code, stdout, _ = call(capsys, "predict", tmp_path / "r", rows, "--json")
     values = dict(zip(names["labels"], (5.5, 10.5), strict=True))

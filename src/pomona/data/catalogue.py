@@ -133,9 +133,7 @@ def describe(folder: Path | None = None) -> tuple[Listing, ...]:
     data folder.
     """
     base = data_dir(folder)
-    own_data = (
-        Listing(name, name, "any", text, None, "own data") for name, text in OWN_DATA.items()
-    )
+    own_data = (Listing(n, n, "any", text, None, "own data") for n, text in OWN_DATA.items())
     return (*(_listing(entry, base) for entry in CATALOGUE.values()), *own_data)
 
 

@@ -138,9 +138,9 @@ def restore(images: NDArray[np.uint8]) -> None:
         for diagonal in range(2, height + width - 1) if min(height, width) > 1 else ():
             top, bottom = max(1, diagonal - width + 1), min(height - 1, diagonal - 1)
             first, last = top * (width - 1) + diagonal, bottom * (width - 1) + diagonal
+            steps = (0, 1, width, width + 1)
             pixels, left, above, corner = (
-                flat[first - back : last - back + 1 : width - 1]
-                for back in (0, 1, width, width + 1)
+                flat[first - k : last - k + 1 : width - 1] for k in steps
             )
             low, high = np.minimum(left, above), np.maximum(left, above)
             pixels += np.clip(left + above - corner, low, high)

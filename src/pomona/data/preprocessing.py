@@ -36,9 +36,7 @@ def offset(numbers: Floats) -> float:
     if not len(numbers) or not (numbers.astype(np.float32) != numbers).any():
         return 0.0
     size = np.abs(numbers).max()
-    fine, coarse = (
-        LEVELS * float(np.spacing(float_type(size))) for float_type in (np.float64, np.float32)
-    )
+    fine, coarse = (LEVELS * float(np.spacing(t(size))) for t in (np.float64, np.float32))
     return float(np.median(numbers)) if fine <= numbers.std() < coarse else 0.0
 
 
@@ -86,11 +84,9 @@ class TableColumn(Settings):
     @property
     def features(self) -> tuple[str, ...]:
         """The names of its features."""
-        names = (
-            tuple(f"{self.name}={value}" for value in self.values)
-            if self.kind == "category"
-            else (self.name,)
-        )
+        names: tuple[str, ...] = (self.name,)
+        if self.kind == "category":
+            names = tuple(f"{self.name}={value}" for value in self.values)
         return (*names, f"{self.name} missing") if self.flagged else names
 
     @property

@@ -50,11 +50,10 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
         ConfigError: unknown name, or settings that do not fit the data.
         DataError: the data are missing or damaged.
     """
-    reader = (
-        OWN_DATA.resolve(_reader_of(settings.source))
-        if isinstance(settings, OwnData)
-        else DATASETS.resolve(settings.name)
-    )
+    if isinstance(settings, OwnData):
+        reader = OWN_DATA.resolve(_reader_of(settings.source))
+    else:
+        reader = DATASETS.resolve(settings.name)
     if not callable(reader):
         raise ConfigError(
             f"{settings.name} is not a function; give a module:function that takes settings"

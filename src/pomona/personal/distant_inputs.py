@@ -23,7 +23,7 @@ FEW_ROWS = 5  # in which no number is far from the others
 PIXELS = 100_000  # of an image that are enough
 LARGEST_FACTOR = 10.0  # between the deviation of an image's pixels and that of the training's
 # of a column: mean, deviation, type, and numbers that mark gaps in any column
-Training = tuple[Any, Any, str, Sequence[float]]
+Training = tuple[float, float, str, Sequence[float]]
 
 
 def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:

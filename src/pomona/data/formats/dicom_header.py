@@ -106,11 +106,8 @@ def numbers(dataset: Any, name: str, count: int) -> tuple[float, ...]:
 
 def has_image(dataset: Any) -> bool:
     """Return whether a file holds an image: no report, plan, contours or segmentation."""
-    return (
-        "Rows" in dataset
-        and "Columns" in dataset
-        and dataset.get("SOPClassUID") not in SEGMENTATIONS
-    )
+    is_mask = dataset.get("SOPClassUID") in SEGMENTATIONS
+    return "Rows" in dataset and "Columns" in dataset and not is_mask
 
 
 def object_name(dataset: Any) -> str:

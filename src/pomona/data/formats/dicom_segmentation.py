@@ -30,11 +30,9 @@ class Mask(NamedTuple):
 
 def is_segmentation(path: Path) -> bool:
     """Return whether a file is a DICOM segmentation."""
-    return (
-        path.is_file()
-        and dicom_header.is_dicom(path)
-        and dicom_header.read(path).get("SOPClassUID") in dicom_header.SEGMENTATIONS
-    )
+    if not path.is_file() or not dicom_header.is_dicom(path):
+        return False
+    return dicom_header.read(path).get("SOPClassUID") in dicom_header.SEGMENTATIONS
 
 
 def read(path: Path, image: ImageFile, names: Sequence[str]) -> Mask:
@@ -166,10 +164,9 @@ def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
         "be the mask of another series"
     )
     slices = image.grid.shape[2] if image.grid and image.path.is_dir() else 0
-    note_on_slices = (
-        f"it was drawn on {len(_sources(dataset))} of {slices} slices; others are background"
-    )
-    return [note] * (len(references) > 1) + [note_on_slices] * (0 < len(_sources(dataset)) < slices)
+    count = len(_sources(dataset))
+    note_on_slices = f"it was drawn on {count} of {slices} slices; others are background"
+    return [note] * (len(references) > 1) + [note_on_slices] * (0 < count < slices)
 
 
 def _require_source(path: Path, dataset: Any, image: ImageFile) -> None:

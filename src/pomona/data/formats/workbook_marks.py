@@ -24,10 +24,13 @@ REMARKS = {
     "hidden columns": "{} hidden columns are read",
     "raised": "raised or lowered digits are read as the others (7 with a footnote 2 is 72)",
     "struck": "{} cells that are struck through are read",
+    "units": "{} columns show numbers in several units, but are read as stored",
 }
 _WORTH_PARSING = re.compile(
     rb"""<(?:\w+:)?f[\s/>]|t=["']e["']|hidden=["'](?:1|true)["']|vertAlign"""
 )
+_UNIT, _DATE = re.compile(r'%|"[^"]+"|\[\$[^-\]]+'), re.compile("[dmyhs]", re.IGNORECASE)
+_PERCENT = {"9": "0%", "10": "0.00%"}  # numbers of formats that styles do not list
 _DIGITS = re.compile(r"[-+\d.,\s]+")
 _TRUE, _FALSE = {"1", "true"}, {"0", "false"}
 _BOOK, _TEXTS, _STYLES = "xl/workbook.xml", "xl/sharedStrings.xml", "xl/styles.xml"
@@ -73,14 +76,15 @@ def _of_excel(
     setup = book.find("{*}calcPr")
     pending = setup is not None and setup.get("fullCalcOnLoad") in _TRUE
     marks = defaultdict[str, list[str]](list, errors=[])
-    struck = _struck_styles(_parsed(styles)) if b"strike" in styles else set()
-    if struck or b"vertAlign" in texts or _WORTH_PARSING.search(content):
+    struck, units = _struck_styles(_parsed(styles)), _units(_parsed(styles))
+    if struck or units or b"vertAlign" in texts or _WORTH_PARSING.search(content):
         root = _parsed(content)
         marks["hidden columns"] += _hidden_columns(root, columns)
         numbered = enumerate(root.iterfind("{*}sheetData/{*}row"), start=1)
         rows = [row for number, row in numbered if int(row.get("r", number)) >= first_row]
         for row in rows:
             _add_row(marks, row, pending, struck)
+        marks["units"] += _several_units(rows, {*columns.values()}, units)
         if b"vertAlign" in texts + content:
             marks["raised"] += _raised(rows, [*_parsed(texts)])
     return marks
@@ -97,6 +101,42 @@ def _struck_styles(styles: ElementTree.Element) -> set[str]:
     fonts = {str(k) for k, x in enumerate(strikes) if x is not None and x.get("val") not in _FALSE}
     cell_styles = enumerate(styles.iterfind("{*}cellXfs/{*}xf"))
     return {str(k) for k, style in cell_styles if style.get("fontId") in fonts}
+
+
+def _units(styles: ElementTree.Element) -> dict[str, str]:
+    """Return the units that styles of cells show behind or before a number, by their numbers."""
+    listed_formats = styles.iterfind("{*}numFmts/{*}numFmt")
+    codes = _PERCENT | {x.get("numFmtId", ""): x.get("formatCode", "") for x in listed_formats}
+    units = dict[str, str]()
+    for k, style in enumerate(styles.iterfind("{*}cellXfs/{*}xf")):
+        code = codes.get(style.get("numFmtId", ""), "").split(";")[0]
+        symbols = [text.strip('" ').removeprefix("[$") for text in _UNIT.findall(code)]
+        if any(symbols) and not _DATE.search(re.sub(r'"[^"]*"|\[.*?\]', "", code)):
+            units[str(k)] = " ".join(symbols)
+    return units
+
+
+def _several_units(
+    rows: Iterable[ElementTree.Element], columns: Collection[str], units: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the columns whose numbers have several units, or some beyond 1 none beside a per cent
+    sign; others often have their unit in the first row alone.
+    """
+    examples = defaultdict[str, dict[str, str]](dict)
+    for cell in _numbers(rows):
+        address, bare = cell.get("r", ""), "no unit" * (abs(float(cell.findtext("{*}v") or 0)) > 1)
+        unit = units.get(cell.get("s", "0"), bare)
+        examples[address.rstrip("0123456789")].setdefault(unit, address)
+    for addresses in map(examples.__getitem__, columns):
+        symbols = {*addresses} - {""}
+        if len(symbols - {"no unit"}) > 1 or symbols == {"%", "no unit"}:
+            yield " and ".join(f"{unit} in {addresses[unit]}" for unit in addresses if unit)
+
+
+def _numbers(rows: Iterable[ElementTree.Element]) -> Iterator[ElementTree.Element]:
+    """Yield the cells of numbers and dates."""
+    for row in rows:
+        yield from (cell for cell in row.iterfind("{*}c[{*}v]") if cell.get("t", "n") == "n")
 
 
 def _hidden_rows(content: bytes, sheet: str, first_row: int) -> list[str]:

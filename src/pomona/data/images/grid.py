@@ -170,11 +170,9 @@ class Grid:
         )
 
     def _described(self) -> str:
-        sides, spacing = dimensions(self.turned_shape), dimensions(self.spacing)
+        sides, mm = dimensions(self.turned_shape), dimensions(self.spacing)
         corner = ", ".join(f"{value + 0:.4g}" for value in self.turned_matrix[:3, 3].round(3))
-        return (
-            f"{sides} voxels (z, y, x) of {spacing} mm from ({corner}) on axes {self.stored_axes}"
-        )
+        return f"{sides} voxels (z, y, x) of {mm} mm from ({corner}) on axes {self.stored_axes}"
 
     def _angle(self, image: "Grid") -> str:
         """Return by how much the axes of two grids are turned against each other, if at all."""

@@ -192,9 +192,7 @@ def in_channels(image: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
 def nearest(mask: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Resize a mask (H, W) to (width, height): each new pixel is the old one at its centre."""
-    rows, columns = (
-        (2 * np.arange(n) + 1) * old // (2 * n)
-        for n, old in zip(size[::-1], mask.shape, strict=True)
-    )
+    sides = zip(size[::-1], mask.shape, strict=True)
+    rows, columns = ((2 * np.arange(n) + 1) * old // (2 * n) for n, old in sides)
     converted: NDArray[Any] = mask[rows[:, None], columns]
     return converted

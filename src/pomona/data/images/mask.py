@@ -132,11 +132,9 @@ def _classes(
     numbers, notes = _rounded(values[..., 0], step)
     invalid = ~((numbers >= 0) & (numbers < count) & (numbers == np.floor(numbers)))
     if invalid.any():
-        remedy = (
-            f" (the file scales its numbers, in steps of {step:.4g}: save it as whole numbers)"
-            if step
-            else _renumbered(np.unique(numbers), count)
-        )
+        remedy = _renumbered(np.unique(numbers), count)
+        if step:
+            remedy = f" (it scales its numbers, in steps of {step:.4g}: save it as whole numbers)"
         raise DataError(
             f"the mask {path} holds {numbers[invalid][0]:g} in {int(invalid.sum())} of "
             f"{numbers.size} pixels; classes are whole numbers from 0 to {count - 1}, as many as "

@@ -56,10 +56,8 @@ def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
     """Warn if the dates (N,) of some clients, or some of a client, alone have a time zone."""
     names = cells.names or ("the data",)
     shares = [float(zoned[rows].mean()) if len(rows) else 0.0 for rows in cells.by_client]
-    with_zone, without_zone = (
-        [name for name, share in zip(names, shares, strict=True) if share == expected]
-        for expected in (1, 0)
-    )
+    by_name = [*zip(names, shares, strict=True)]
+    with_zone, without_zone = ([n for n, share in by_name if share == value] for value in (1, 0))
     if mixed := [name for name in names if name not in {*with_zone, *without_zone}]:
         text = f"some times of {listed(mixed, 3)} have a time zone, and some have none"
     elif without_zone:

@@ -46,9 +46,8 @@ def in_features(cells: Cells) -> list[str]:
             continue
         remaining = without_gaps(values[~np.isin(values, [marker.value for marker in markers])])
         formatted = _day if cells.raw.columns[k].kind == "date" else digits
-        usual = (
-            "words" if texts else f"{formatted(remaining.min())} to {formatted(remaining.max())}"
-        )
+        low, high = formatted(remaining.min()), formatted(remaining.max())
+        usual = "words" if texts else f"{low} to {high}"
         quote = '"' if texts or formatted is _day else ""
         quoted = ", ".join(f"{quote}{marker.text}{quote}" for marker in markers)
         line = (

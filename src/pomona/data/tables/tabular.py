@@ -278,13 +278,10 @@ def settings_as_agreed(settings: DataSettings, preprocessing: Preprocessing) -> 
     """
     if not isinstance(settings, Features):
         return settings
-    categories, dates = (
-        tuple(
-            as_column(column.name) for column in preprocessing.columns if column.kind == column_type
-        )
-        for column_type in ("category", "date")
-    )
-    censored = any(column.censored for column in preprocessing.columns)
+    columns = preprocessing.columns
+    categories = tuple(as_column(column.name) for column in columns if column.kind == "category")
+    dates = tuple(as_column(column.name) for column in columns if column.kind == "date")
+    censored = any(column.censored for column in columns)
     update = {
         "categories": categories,
         "dates": dates,
