@@ -3,7 +3,8 @@
 import pytest
 
 from federation_in_process import APPLE, Federation, World, settings
-from real_federation import federation, launched
+from real_federation import federation as processes_of
+from real_federation import launched
 from test_faults import mistaken, tensors
 
 
@@ -14,9 +15,15 @@ def world(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def federation(world):
+    """Three silos, none of which has worked yet."""
+    return world.federation("fedavg", wait=0.5)
+
+
+@pytest.fixture
 def local(tmp_path, request):
     """Three started silos and a server as real processes, which all end with the test."""
-    with federation(tmp_path / "local", **getattr(request, "param", {})) as processes:
+    with processes_of(tmp_path / "local", **getattr(request, "param", {})) as processes:
         yield launched(processes)
 
 

@@ -3,7 +3,6 @@ SuperLink.
 """
 
 import re
-import socket
 import ssl
 import subprocess
 import threading
@@ -25,6 +24,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.certificates import ClientCertificate, client_context
 from pomona_federation.messages.study_bodies import MEMBERSHIP
 from pomona_federation.provision.provision import add, provision
+from pomona_federation.rehearsal.run import free_ports
 from pomona_federation.server import superlink
 from pomona_federation.server.gate import Gate
 from pomona_federation.server.registry_admin import admit, dismiss
@@ -37,17 +37,12 @@ from test_gate import OTHER_PATH, SuperLink, signed
 pytestmark = pytest.mark.long
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
 @pytest.fixture
 def kits(tmp_path):
     """Kits of a federation with mutual TLS: south brought its own key."""
     (tmp_path / "south.key").write_bytes((pair := keys.silo()).private)
     (tmp_path / "south.pub").write_bytes(pair.public)
-    text = agreement(free_port()).replace('name = "south"', 'name = "south", key = "south.pub"')
+    text = agreement(*free_ports(1)).replace('name = "south"', 'name = "south", key = "south.pub"')
     (tmp_path / "federation.toml").write_text("mutual_tls = true\n" + text)
     provision(tmp_path / "federation.toml", tmp_path / "kits")
     keys.write(tmp_path / "kits" / "south" / "keys" / "silo.key", pair.private)

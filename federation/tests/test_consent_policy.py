@@ -179,12 +179,6 @@ def test_a_policy_that_says_nothing_or_nonsense_is_refused(rules):
 # In a federation
 
 
-@pytest.fixture
-def federation(world):
-    """Three silos, of which silo-0 has consent rules."""
-    return world.federation("fedavg", wait=0.5)
-
-
 def ruled(federation, silo="silo-0", **rules):
     """Write rules for a silo; return their file's hash."""
     path = federation.kits / silo / FILE

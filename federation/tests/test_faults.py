@@ -9,6 +9,7 @@ import pickle
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -40,6 +41,11 @@ class Canary:
 
     def __reduce__(self):
         return Path.touch, (Path("canary"),)
+
+
+def disconnect(grid, message, _):
+    grid.gone.add(11)
+    return lost(message)
 
 
 def zipped(_):
@@ -225,15 +231,11 @@ def test_a_network_that_is_cut(back, world):
     federation = world.federation(run={"rounds": 4}, patience=0.2)
     grid = federation.grid
 
-    def disconnect(message, _):
-        grid.gone.add(11)
-        return lost(message)
-
     def mended(_, reply):
         grid.gone.discard(11)
         return reply
 
-    grid.faults.append(on_answer(disconnect, times=1))
+    grid.faults.append(on_answer(partial(disconnect, grid), times=1))
     if back:
         # Whoever is asked first in that round, before anybody looks who is online.
         grid.faults += [on_answer(mended, number=back, node=node) for node in (10, 12)]
@@ -256,12 +258,8 @@ def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
             grid.gone.clear()
         return online()
 
-    def disconnect(message, _):
-        grid.gone.add(11)
-        return lost(message)
-
     world.patch.setattr(grid, "get_node_ids", node_ids)
-    grid.faults.append(on_answer(disconnect, times=1))
+    grid.faults.append(on_answer(partial(disconnect, grid), times=1))
     federation.run()
     assert len(offline_checks) == 3
     assert equal(deployed(federation), world.simulated(federation))

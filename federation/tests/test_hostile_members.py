@@ -84,6 +84,7 @@ ANSWERS = {
         **body,
         "rows": {"core": "ab" * 500},
     },
+    "the hash of another study": lambda body: {**body, "agreement": "ab" * 32},
     "10**400 test samples": figure(samples=10**400),
     "a loss of 1e308": figure(loss=1e308),
     "a training loss of -1e308": lambda body: {**body, "loss": -1e308},

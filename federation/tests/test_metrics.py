@@ -20,15 +20,16 @@ from command_line import command
 from monitored import HOSTILE, copied, running
 from pomona.core.errors import LockedError
 from pomona.storage.lock import locked
-from pomona_federation import certificates
+from pomona_federation import certificates, status
 from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics import HELP, listening, metrics_app, of_server, of_silo
 from pomona_federation.monitoring.watched_server import AuditedServer, moment
+from pomona_federation.server.consents import CONSENTS, ConsentsFile, SignedDecision
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.supervision.process_logs import Followed
-from pomona_federation.supervision.status_files import NODE, NodeStatus
+from pomona_federation.supervision.status_files import LIVE, NODE, LiveStatus, NodeStatus
 from pomona_federation.unused_uplinks import UnusedUplink
 from test_preflight import kit
 
@@ -135,8 +136,8 @@ def test_a_damaged_file_is_left_out_or_said_in_one_line(name, content, ran, tmp_
     if name.endswith("jsonl"):
         assert answer.status_code == 200
     elif answer.status_code != 200:  # unknown keys alone are no damage
-        assert answer.status_code == 503
-        assert answer.text.count("\n") == 1
+        assert (answer.status_code, answer.text.count("\n")) == (503, 1)
+        assert reply(of_server(server), "/health").status_code == 503
 
 
 def test_health_is_200_only_where_all_is_well(ran, tmp_path):
@@ -148,25 +149,39 @@ def test_health_is_200_only_where_all_is_well(ran, tmp_path):
         assert reply(report, "/health").status_code == 200
     killed = reply(report, "/health")
     assert (killed.status_code, killed.json()["states"]) == (503, {"kit": "killed"})
-    (server / "run" / "live.json").write_text("{")
-    for path in ("/health", "/metrics"):
-        answer = reply(report, path)
-        assert answer.status_code == 503
-        assert "live.json cannot be read" in answer.text
 
 
+@pytest.mark.parametrize("completed", [True, False])
 @pytest.mark.parametrize("state", ["proposed", "queued", "running", "failed", "finished"])
-def test_a_study_that_is_not_over_needs_a_server(state):
-    views = [SimpleNamespace(status={"state": state, "pid": pid}) for pid in (None, 1)]
-    assert [*map(metrics.healthy, views)] == [state == "finished", state != "failed"]
+def test_a_study_that_is_not_over_needs_a_server(state, completed):
+    log = AuditedServer(completed=completed)
+    views = [SimpleNamespace(status={"state": state, "pid": pid}, server=log) for pid in (None, 1)]
+    assert [*map(metrics.healthy, views)] == [state == "finished" and completed, state != "failed"]
 
 
-def test_no_alert_waits_for_a_revoked_silo(ran, tmp_path):
+def test_a_server_that_died_with_nothing_to_run_is_not_well(ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
-    dismiss(server, "silo-1")
+    for event, health in (("started", 503), ("stopped", 200), ("started", 503)):
+        with Audit(server / "run" / "audit.jsonl") as audit:
+            audit.write(event, code=0)
+        assert reply(of_server(server), "/health").status_code == health
+        samples = samples_in(reply(of_server(server)).text)
+        assert get(samples, "pomona_server_completed") == (health == 200)
+
+
+def test_no_alert_waits_for_a_silo_that_is_not_to_take_part(ran, tmp_path):
+    server = copied(ran / "server", tmp_path / "server")
+    dismiss(server, "silo-0")
+    refusal = SignedDecision(accepted=False, signature="00", time=0.0)
+    write_json(server / "run" / CONSENTS, ConsentsFile(silos={"silo-1": refusal}))
+    undrawn = UnusedUplink(silo="silo-2", round=3, reason="not-drawn")
+    write_json(server / "run" / LIVE, LiveStatus(round=3, unused={"silo-2": undrawn}))
+    states = [silo["state"] for silo in status.server(server)["silos"]]
+    assert states == ["revoked", "declined", "not drawn"]
     samples = samples_in(reply(of_server(server)).text)
-    named = {silo for _, pairs in samples for key, silo in pairs if key == "silo"}
-    assert named == {"silo-0", "silo-2"}
+    names = {name.removeprefix("pomona_server_silo_") for name, _ in samples}
+    assert not names & {"present", "last_seen_timestamp_seconds"}
+    assert {dict(pairs).get("silo") for _, pairs in samples} == {None, "silo-1", "silo-2"}
 
 
 def test_a_silos_metrics(tmp_path):

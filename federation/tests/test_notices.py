@@ -345,6 +345,11 @@ def test_a_silo_is_reported_once_when_it_is_absent_often_enough(tmp_path):
     progress_after, messages = reported(tmp_path, rounds("ns", "n", "n"), progress)
     assert [(message.event, message.silo) for message in messages] == [("absent", "n")]
     assert "3 rounds" in messages[0].text
+    # a round that does not draw a silo neither counts nor begins the count anew
+    undrawn = line("round", present=[], absent=["n"], undrawn=["n"])
+    between = [undrawn, *rounds("n"), undrawn, *rounds("n"), undrawn]
+    _, messages = reported(tmp_path, [*rounds("n"), *between], Progress(study="a"))
+    assert [(message.event, message.silo) for message in messages] == [("absent", "n")]
     # counts survive a restart, and begin anew when a silo is back, or with another study
     progress_after = Progress.model_validate_json(progress_after.model_dump_json())
     _, messages = reported(tmp_path, rounds("n", "", "n", "n"), progress_after)

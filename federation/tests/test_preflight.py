@@ -4,7 +4,6 @@ import json
 import re
 import ssl
 import sys
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -33,6 +32,7 @@ from pomona_federation.silo.server_requests import ask_health
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PinnedAgreement
 from pomona_federation.task_settings import TaskSettings, of_files
+from test_notices import serving
 
 SILO = """
 name = "north"
@@ -111,12 +111,8 @@ def served(tmp_path, request):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield folder, late
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield folder, late
 
 
 def test_a_silo_that_is_ready_says_what_would_leave_it(served):

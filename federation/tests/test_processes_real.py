@@ -5,7 +5,6 @@ in turn.
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pomona_federation import status
 from pomona_federation.audit_log import complete_lines, verify
 from pomona_federation.flower_internals import bundle_sha256
 from pomona_federation.provision.provision import provision
-from pomona_federation.rehearsal.run import process_role
+from pomona_federation.rehearsal.run import free_ports, process_role
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.silo.node import REFUSAL
 from pomona_federation.silo.server_requests import REFUSALS
@@ -64,15 +63,10 @@ CLIENT_APP = "open({path!r}, 'w')\n"
 ROUNDS = 8
 
 
-def port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
 @pytest.fixture
 def kits(tmp_path):
     pytest.importorskip("flwr")
-    (tmp_path / "federation.toml").write_text(agreement(port(), ["north"], rounds=ROUNDS))
+    (tmp_path / "federation.toml").write_text(agreement(*free_ports(1), ["north"], rounds=ROUNDS))
     folder = tmp_path / "kits"
     provision(tmp_path / "federation.toml", folder)
     app = folder / "server" / "app" / "pomona_app"

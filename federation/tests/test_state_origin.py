@@ -35,12 +35,6 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def federation(world):
-    """Three silos, none of which has worked yet."""
-    return world.federation("fedavg", wait=0.5)
-
-
-@pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """Simulates another machine."""
 

@@ -42,12 +42,6 @@ from test_studies import decided, own_models, proposals
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture
-def federation(world):
-    """Three silos, of which silo-0 has consent rules."""
-    return world.federation("fedavg", wait=0.5)
-
-
 def built(monkeypatch, raises=None):
     """Record the networks built from here on; with ``raises``, fail instead."""
     sizes, build = [], models.build

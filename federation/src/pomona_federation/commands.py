@@ -1,10 +1,8 @@
 """Commands that this package adds to ``pomona``, for kits, servers, silos and studies."""
 
-from collections.abc import Mapping
-
 from cyclopts import App
 
-Commands = Mapping[str, tuple[str, str]]  # by name: its function, and its help
+Commands = dict[str, tuple[str, str]]  # by name: its function, and its help
 GROUPS = {
     "deploy": "A federation between organisations: its kits, and a rehearsal on this machine.",
     "server": "The server of a federation between organisations.",
@@ -66,10 +64,7 @@ STUDY: Commands = {
     "begin start": ("studies:begin", "Start a study with the silos that have accepted."),
     "result": ("studies:result", "Print the result of a survey, an evaluation or a search."),
     "abort": ("studies:abort", "End a study, or take it out of the queue."),
-    "resume": (
-        "studies:resume",
-        "Put a study that was aborted, or that failed, back into the queue.",
-    ),
+    "resume": ("studies:resume", "Put an aborted or failed study back into the queue."),
 }
 # of a server and of a silo
 KIT: Commands = {
@@ -86,12 +81,7 @@ def add(app: App) -> frozenset[str]:
     their owner.
     """
     groups = {name: App(name=name, help=help_text) for name, help_text in GROUPS.items()}
-    tables = {
-        "deploy": DEPLOY,
-        "server": {**SERVER, **KIT},
-        "silo": {**SILO, **KIT},
-        "study": STUDY,
-    }
+    tables = {"deploy": DEPLOY, "server": SERVER | KIT, "silo": SILO | KIT, "study": STUDY}
     for group, commands in tables.items():
         for names, (function, help_text) in commands.items():
             target = f"pomona_federation.cli.{function}"

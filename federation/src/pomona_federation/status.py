@@ -1,7 +1,7 @@
 """Status of a server or a silo, read only from the files in its folder."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from pomona.core.errors import PomonaError
 from pomona.storage.run_status import read_status
 from pomona_federation import certificates, versions
 from pomona_federation.agreement import SHARE, Federation, StudyAgreement
+from pomona_federation.server.consents import Consents
 from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.member_registry import (
     RegisteredMember,
@@ -65,6 +66,7 @@ def server(folder: Path, study: str | None = None) -> Row:
     members = entries(folder, work if submitted else None)
     share = getattr(terms, "largest_share", SHARE)
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
+    connections = contacts(folder / "run") if process else {}
     return {
         "federation": federation.name,
         "study": getattr(chosen, "name", None),
@@ -79,9 +81,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "rounds": live.rounds or (terms.study.rounds if terms else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
         **_certificate("certificate", folder, federation),
-        "silos": _silos(
-            members, share, live, contacts(folder / "run") if process else {}, versions_of
-        ),
+        "silos": _silos(members, share, live, connections, versions_of, Consents(state).declined),
         "notes": [
             *_other_versions(versions_of),
             *weight_notes(samples(members), share),
@@ -128,12 +128,13 @@ def _silos(
     live: LiveStatus,
     connections: Mapping[str, Contact],
     versions_of: Mapping[str, versions.Versions],
+    declined: Collection[str],
 ) -> list[Row]:
     weights = weight_by_name(samples(members), share)
     return [
         {
             "silo": member.name,
-            "state": _state(member, live),
+            "state": _state(member, live, declined),
             **_connected(connections.get(member.name)),
             "samples": member.size,
             "weight": weights.get(member.name),
@@ -178,14 +179,16 @@ def _sum(terms: StudyAgreement | None) -> str:
     )
 
 
-def _state(member: RegisteredMember, live: LiveStatus) -> str:
+def _state(member: RegisteredMember, live: LiveStatus, declined: Collection[str]) -> str:
     if member.revoked:
         return "revoked"
     if member.name in live.present:
         return "present"
+    if member.name in declined:
+        return "declined"
     unused = live.unused.get(member.name)
     if unused and unused.round >= max(live.round, 1):
-        return "rejected" if unused.rejected else "absent"
+        return unused.state
     return "not seen yet" if member.size is None else "greeted"
 
 

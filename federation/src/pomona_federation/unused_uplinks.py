@@ -238,9 +238,14 @@ class UnusedUplink(BaseModel):
         return REASONS[self.reason].remedy
 
     @property
-    def rejected(self) -> bool:
-        """Whether the silo or the server has refused, and the silo was not merely away."""
-        return self.stage in {"silo", "answer", "admission"} or self.reason is Reason.QUARANTINE
+    def state(self) -> Literal["not drawn", "rejected", "absent"]:
+        """Whether the round asked the silo; if so, whether it was refused, by itself or the server,
+        or merely away.
+        """
+        if self.reason is Reason.NOT_DRAWN:
+            return "not drawn"
+        refused = self.stage in {"silo", "answer", "admission"} or self.reason is Reason.QUARANTINE
+        return "rejected" if refused else "absent"
 
     @property
     def sentence(self) -> str:

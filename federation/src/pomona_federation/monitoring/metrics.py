@@ -29,6 +29,7 @@ HEALTHY_NODE = {"starting", "connected"}
 RUNNING_NODE = {"starting", "connected", "waiting", "restarting"}
 HELP = {
     "pomona_server_up": "Whether a server process holds the folder.",
+    "pomona_server_completed": "Whether no server is needed: it ended as all studies were over.",
     "pomona_server_state": "1 for the state of the study.",
     "pomona_server_round": "Rounds that are committed.",
     "pomona_server_rounds": "Rounds of the whole study.",
@@ -116,9 +117,12 @@ def _state(view: StudyView) -> str:
 
 
 def healthy(view: StudyView) -> bool:
-    """Whether all is well with a study; one that is not over needs a server."""
+    """Whether all is well with a study; unless it is over and the server has ended with it, it
+    needs a server.
+    """
     state = _state(view)
-    return state in HEALTHY_STUDY and (view.status["pid"] is not None or state in FINAL_STATES)
+    over = state in FINAL_STATES and view.server.completed
+    return state in HEALTHY_STUDY and (view.status["pid"] is not None or over)
 
 
 def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
@@ -126,6 +130,7 @@ def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
     waiting = row["waiting"] or {}
     numbers: dict[str, float | None] = {
         "up": row["pid"] is not None,
+        "completed": view.server.completed,
         "round": row["round"],
         "rounds": row["rounds"],
         "last_round_timestamp_seconds": moment(audited.committed),
@@ -136,21 +141,28 @@ def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
         yield f"pomona_server_{name}", number, labels
     yield "pomona_server_state", 1, {**labels, "state": _state(view)}
     for process in ("SuperLink", "ServerApp"):
-        count = view.lost.get(process, 0)
+        count = view.server.lost.get(process, 0)
         yield "pomona_server_restarts_total", count, {**labels, "process": process}
     for (model, stage, split), mean in view.recorded.means.items():
         key = {"metric": view.recorded.metric, "model": model, "when": stage, "split": split}
         yield "pomona_server_metric", mean, {**labels, **key}
     for silo in row["silos"]:
-        if silo["state"] == "revoked":  # no alert waits for it
-            continue
-        of_silo, last = {**labels, "silo": silo["silo"]}, view.last_messages.get(silo["silo"], "")
+        if silo["state"] != "revoked":  # no alert waits for it
+            yield from _member_samples(view, silo, labels)
+
+
+def _member_samples(
+    view: StudyView, silo: dict[str, Any], labels: dict[str, str]
+) -> Iterator[Sample]:
+    name, of_silo = silo["silo"], {**labels, "silo": silo["silo"]}
+    yield "pomona_server_silo_connected", silo["connected"], of_silo
+    if silo["state"] not in {"declined", "not drawn"}:  # then it was not to take part
+        last = moment(view.server.last_messages.get(name, ""))
         yield "pomona_server_silo_present", silo["state"] == "present", of_silo
-        yield "pomona_server_silo_connected", silo["connected"], of_silo
-        yield "pomona_server_silo_last_seen_timestamp_seconds", moment(last), of_silo
-        for outcome in (ADMITTED, *get_args(Stage)):  # from 0 on: an increase is an alert
-            count = audited.uplinks[silo["silo"], outcome]
-            yield "pomona_server_uplinks_total", count, {**of_silo, "outcome": outcome}
+        yield "pomona_server_silo_last_seen_timestamp_seconds", last, of_silo
+    for outcome in (ADMITTED, *get_args(Stage)):  # from 0 on: an increase is an alert
+        count = view.audited.uplinks[name, outcome]
+        yield "pomona_server_uplinks_total", count, {**of_silo, "outcome": outcome}
 
 
 def _silo_samples(kit: Path, row: dict[str, Any]) -> Iterator[Sample]:

@@ -237,11 +237,8 @@ def status_html(kit: Path) -> Callable[[], str]:
 
 def _lines(status: Row, views: Iterable[StudyView]) -> Iterable[str]:
     yield f"As of {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; this page reloads every {EVERY} s."
-    yield (
-        f"The server has run since {_time(status['since'])}."
-        if status["pid"]
-        else "No server runs."
-    )
+    since = f"The server has run since {_time(status['since'])}." if status["pid"] else ""
+    yield since or "No server runs."
     if status["certificate"]:
         yield f"Its certificate is valid until {status['certificate']}."
     if status["drain"]:
@@ -326,11 +323,8 @@ def _rounds(view: StudyView) -> Table | None:
 
 
 def _studies(rows: Iterable[Row]) -> Table:
-    return _table(
-        "studies",
-        "Studies",
-        [{key: row[key] for key in STUDY} | {"why": _safe(row["why"])} for row in rows],
-    )
+    cells = [{key: row[key] for key in STUDY} | {"why": _safe(row["why"])} for row in rows]
+    return _table("studies", "Studies", cells)
 
 
 def _table(name: str, title: str, rows: list[dict[str, Any]]) -> Table:

@@ -5,7 +5,6 @@ Its record and audit log grow by lines; each line is read once.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,11 +93,13 @@ class AuditedServer:
     Attributes:
         last_messages: by silo, the time of its last message signed with its key, in ISO 8601.
         lost: processes that had to be restarted, by name.
+        completed: whether the server was not started, or has ended because all studies were over.
         studies: by name.
     """
 
     last_messages: dict[str, str] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
+    completed: bool = True
     studies: dict[str, AuditedStudy] = field(default_factory=lambda: defaultdict(AuditedStudy))
     _study: str = KIT  # the study whose lines follow
 
@@ -116,6 +117,8 @@ class AuditedServer:
             self.last_messages[silo] = timestamp
         elif event == "lost":
             self.lost[plain(str(fields.get("process")), 40)] += 1
+        elif event in {"started", "stopped"}:
+            self.completed = event == "stopped" and fields.get("code") == 0
         else:
             self._add_uplink_event(self.studies[self._study], event, timestamp, silo, fields)
 
@@ -143,14 +146,13 @@ class StudyView:
         status: as returned by ``status.server``.
         recorded: its events; for a search those of its newest trial.
         audited: its entries in the audit log.
-        last_messages, lost: as in ``AuditedServer``.
+        server: the whole audit log.
     """
 
     status: Row
     recorded: RecordedRun
     audited: AuditedStudy
-    last_messages: Mapping[str, str]
-    lost: Mapping[str, int]
+    server: AuditedServer
 
 
 @dataclass
@@ -180,9 +182,7 @@ class WatchedServer:
             events = (chosen.at_work if chosen else folder) / EVENTS
             record = self._records.setdefault(events, Followed(events, RecordedRun)).read_new()
             row = status.server(self.kit, chosen.name if chosen else None)
-            return StudyView(
-                row, record, audited.studies[name], audited.last_messages, audited.lost
-            )
+            return StudyView(row, record, audited.studies[name], audited)
 
 
 def moment(text: str) -> float | None:

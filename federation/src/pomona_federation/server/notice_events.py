@@ -106,12 +106,13 @@ class ServerEvents:
         study, limit = progress.study, self.settings.absent_rounds
         folder = self.kit / "run" if study == KIT else self.kit / "run" / "studies" / study
         absent = {plain(str(silo)) for silo in line.get("absent", ())} - Consents(folder).declined
-        counts = {silo: progress.absent.get(silo, 0) + 1 for silo in sorted(absent)}
+        missed = absent.difference(line.get("undrawn", ()))  # others' counts stay
+        counts = {silo: progress.absent.get(silo, 0) + (silo in missed) for silo in sorted(absent)}
         rounds = f"{limit} round{'s' * (limit > 1)} in a row"
         messages = [
             Message("absent", f"{silo} was absent in {rounds} of study {study}", study, silo)
             for silo, count in counts.items()
-            if count == limit
+            if count == limit and silo in missed
         ]
         return progress.model_copy(update={"absent": counts}), messages
 

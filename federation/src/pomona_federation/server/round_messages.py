@@ -186,10 +186,8 @@ class AnswerReader:
         Raises ProtocolError, also for an answer to another task.
         """
         body = self.exchange.verified(client, outgoing, Answer, message)
-        if isinstance(body, Answer) and (body.silo, body.task) != (
-            outgoing.silo,
-            outgoing.body.digest,
-        ):
+        expected = (outgoing.silo, outgoing.body.digest, self.exchange.terms.agreement)
+        if isinstance(body, Answer) and (body.silo, body.task, body.agreement) != expected:
             raise UnusableError(Reason.WRONG_TASK, "an answer to another task")
         return body
 

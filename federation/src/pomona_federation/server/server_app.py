@@ -236,11 +236,7 @@ class ServerStatusFile(NullCallback):
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
         absent = [e.name for e in entries if e.name not in present and not e.revoked]
-        unused = {name: u for name, u in self.transport.unused.items() if name in absent}
-        for client, entry in enumerate(entries):
-            if entry.name in absent and entry.name not in unused:
-                unused[entry.name] = self._unasked(client, row.round)
-                self.audit.write(UNUSED, **unused[entry.name].fields)
+        unused = self._unused(absent, row.round)
         self.show(
             unused,
             round=row.round,
@@ -250,11 +246,22 @@ class ServerStatusFile(NullCallback):
             bytes_up=sum(row.bytes_up),
             seconds=row.seconds,
         )
-        self.audit.write("round", round=row.round, present=present, absent=absent)
+        undrawn = [name for name, last in unused.items() if last.reason is Reason.NOT_DRAWN]
+        names = {"present": present, "absent": absent, "undrawn": undrawn}
+        self.audit.write("round", round=row.round, **names)
         logger.info("committed with %d silos after %.1f s", len(present), row.seconds)
         for last in unused.values():
             logger.warning("%s was not used: %s; %s", last.silo, last.sentence, last.remedy)
         require_undrained(self.transport.kit_run)
+
+    def _unused(self, absent: Sequence[str], number: int) -> dict[str, UnusedUplink]:
+        """Why the uplink of each absent silo was not used; those not asked are audited here."""
+        unused = {name: u for name, u in self.transport.unused.items() if name in absent}
+        for client, entry in enumerate(self.transport.registry.entries):
+            if entry.name in absent and entry.name not in unused:
+                unused[entry.name] = self._unasked(client, number)
+                self.audit.write(UNUSED, **unused[entry.name].fields)
+        return unused
 
     def _unasked(self, client: int, number: int) -> UnusedUplink:
         """Why a member was not asked in a round."""
