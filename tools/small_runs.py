@@ -17,7 +17,7 @@ TINY = (
 FEDERATED = f"{TINY} rounds=3 --no-report --out run"
 SKEWED = "--partition dirichlet partition.beta=0.5"
 EARLY = {
-    "apple": "method.mu=0.1 method.dr_lr=0.05",
+    "apple": "method.mu=0.1 method.schedule_share=1 method.dr_lr=0.05",
     "cfl": "method.warmup_rounds=1 method.eps_mean=2 method.eps_max=0 method.gamma_max=0",
     "mocha": "method.penalty=1",
 }

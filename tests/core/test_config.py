@@ -42,6 +42,14 @@ def test_a_size_is_of_one_network_and_goes_with_its_name():
             resolve({"model": {"name": "logistic", key: size}})
 
 
+def test_tensors_are_skipped_of_weights_alone():
+    skipped = {"init_skip": ["fc.*"]}
+    with pytest.raises(ConfigError, match=r"model\.init_skip: only with model\.init; remove it"):
+        resolve({"model": skipped})
+    pinned = resolve({"model": {**skipped, "init_sha256": "0" * 64}})  # a silo names its own file
+    assert pinned.tree()["model"]["init_skip"] == skipped["init_skip"]
+
+
 def test_values_are_toml_else_text():
     assert read_overrides(
         ["a=1", "b.c=1e-3", "b.d=true", "e=mnist", 'f="7"', "g=[1, 2]", "h.ca-125=[-9]"]

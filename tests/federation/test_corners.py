@@ -21,6 +21,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, QuorumError, StorageError
 from pomona.data import validation
 from pomona.federation import worker_process
+from pomona.federation.run_checks import cautions
 from pomona.federation.stale_models import StaleModels
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
@@ -39,15 +40,12 @@ def right(folder, scenario, client):
     net = PersonalModel.load(folder / f"models/client-{client:02d}.safetensors")
     rows = scenario.partition.clients[client].test
     answers = net.predict(scenario.dataset.x[rows])
-    return np.mean(
-        [a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)]
-    )
+    return np.mean([answer["class"] for answer in answers] == scenario.dataset.y[rows].astype(str))
 
 
 def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
-    result = pomona.run(
-        tiny("separate", clients=6, rounds=4, participation=0.5, eval_every=4), tmp_path / "r"
-    )
+    config = tiny("separate", clients=6, rounds=4, participation=0.5, eval_every=4)
+    result = pomona.run(config, tmp_path / "r")
     trained = sorted({c for r in result.rounds for c in r.cohort})
     assert list(result.curve("personal", "trained")[-1].clients) == trained
     assert len(list((tmp_path / "r/models").glob("*.safetensors"))) == len(trained)
@@ -55,15 +53,9 @@ def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
 
 @pytest.mark.parametrize("buffers", representatives(["local", "average"], ["average"]))
 def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buffers):
-    config = tiny(
-        "fedavg",
-        model={"name": "resnet18"},
-        data={"name": "digits", "train_limit": 60, "test_limit": 40, "resize": 32},
-        partition={"name": "iid"},
-        clients=2,
-        rounds=1,
-        buffers=buffers,
-    )
+    data = {"name": "digits", "train_limit": 60, "test_limit": 40, "resize": 32}
+    settings = {"data": data, "partition": {"name": "iid"}, "buffers": buffers}
+    config = tiny("fedavg", model={"name": "resnet18"}, clients=2, rounds=1, **settings)
     result = pomona.run(config, tmp_path / "r")
     scenario = Scenario.prepare(config)
     last = result.curve("global", "received")[-1]
@@ -78,6 +70,11 @@ def test_without_a_global_model_averaged_statistics_are_said_to_be_the_clients_o
     assert runs[0].evaluations == runs[1].evaluations
     assert [r.bytes_up for r in runs[0].rounds] == [r.bytes_up for r in runs[1].rounds]
     assert ["no global model" in text for text in notes.said] == [True]
+
+
+def test_averaged_statistics_of_a_network_without_any_are_noted():
+    (line,) = [n.text for n in cautions(Scenario.prepare(tiny("fedavg", buffers="average")))]
+    assert line.startswith("buffers = average: no BatchNorm")
 
 
 def test_a_method_that_assumes_plain_sgd_refuses_momentum_before_anything_is_written(tmp_path):

@@ -13,6 +13,8 @@ import pomona
 from pomona.config import Config
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation.round_plan import round_of, select
+from pomona.federation.run_checks import cautions
+from pomona.scenario import Scenario
 from problems import tiny
 
 pytestmark = pytest.mark.long
@@ -87,6 +89,30 @@ def test_what_adapts_for_an_evaluation_alone_does_so_where_rates_have_fallen_to_
     for client in range(4):
         for key, tensor in one_round[client].items():
             assert_close(two_rounds[client][key], tensor, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "settings", "key", "last"),
+    [
+        ("fedavg", {}, {"lr_schedule": "steps", "lr_milestones": [1, 3]}, "lr_milestones", 3),
+        ("fedavg", {}, {"lr_schedule": "cosine", "lr_warmup_rounds": 1}, "lr_schedule", 2),
+        ("fedavg", {}, {"stop": {"patience": 2}, "eval_every": 2}, "stop", 4),
+        ("fedavg", {}, {"stop": {"patience": 1, "after": 3}}, "stop", 3),
+        ("fedprox+ala", {"start_round": 4}, {}, "method.start_round", 3),
+        ("floco", {"region_round": 3}, {}, "method.region_round", 2),
+    ],
+)
+def test_what_acts_after_the_last_round_is_noted(method, given, settings, key, last):
+    for rounds in (last, last + 1):
+        config = tiny(method, given, rounds=rounds, **settings)
+        lines = [note.text for note in cautions(Scenario.prepare(config))]
+        assert [key in line for line in lines if "acts after" in line] == [True] * (rounds == last)
+
+
+@pytest.mark.parametrize(("share", "noted"), [(0.9, True), (0.8, False), (1.0, False)])
+def test_a_share_of_the_clients_that_is_all_of_them_is_noted(share, noted):
+    lines = cautions(Scenario.prepare(tiny("fedavg", clients=4, participation=share)))
+    assert any("participation" in line.text for line in lines) is noted
 
 
 @pytest.mark.parametrize("settings", [{"lr_schedule": "steps"}, {"lr_milestones": [2]}])

@@ -7,6 +7,8 @@ from pomona.federation.run_checks import caution
 from pomona.methods import METHODS
 from problems import Notes, a_round, tiny
 
+DIMINISHING, FIFTY = {"alpha_schedule": "diminishing"}, tuple(range(50, 100))
+
 
 @pytest.mark.parametrize(
     ("name", "settings", "lr", "expected"),
@@ -46,36 +48,16 @@ def test_a_client_that_diverges_is_pointed_to_a_rate_that_is_set(name, settings,
     ("name", "settings", "overrides", "expected"),
     [
         # lambda / alpha_k = k, lr 0.1: 1 from round 10 on.
-        ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 9}, None),
-        (
-            "heurfedamp",
-            {"alpha_schedule": "diminishing"},
-            {"rounds": 30},
-            "lr x lambda / alpha = 3 in round 30",
-        ),
+        ("fedamp", DIMINISHING, {"rounds": 9}, None),
+        ("heurfedamp", DIMINISHING, {"rounds": 30}, "lr x lambda / alpha = 3 in round 30"),
         # The rate falls as fast as the pull grows: 0.1 k 0.9^(k - 1) is below 1 at any k.
-        ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30, "lr_decay": 0.9}, None),
+        ("fedamp", DIMINISHING, {"rounds": 30, "lr_decay": 0.9}, None),
         # Cosine: at the ends 0.1 and almost 0; 0.1 k (1 + cos(pi (k - 1) / K)) / 2 reaches 0.85 of
         # 30 rounds, 2.7 of 100.
-        (
-            "fedamp",
-            {"alpha_schedule": "diminishing"},
-            {"rounds": 30, "lr_schedule": "cosine"},
-            None,
-        ),
-        (
-            "fedamp",
-            {"alpha_schedule": "diminishing"},
-            {"rounds": 100, "lr_schedule": "cosine"},
-            "from 3.8 on it diverges",
-        ),
+        ("fedamp", DIMINISHING, {"rounds": 30, "lr_schedule": "cosine"}, None),
+        ("fedamp", DIMINISHING, {"rounds": 100, "lr_schedule": "cosine"}, "from 3.8 on it"),
         # lambda / alpha = sqrt(100) in every round, or 1 / 0.05.
-        (
-            "fedamp",
-            {"alpha_schedule": "sqrt"},
-            {"rounds": 100},
-            "lr x lambda / alpha = 1 in round 1;",
-        ),
+        ("fedamp", {"alpha_schedule": "sqrt"}, {"rounds": 100}, "alpha = 1 in round 1;"),
         ("heurfedamp", {"alpha": 0.05}, {}, "lr x lambda / alpha = 2 in round 1;"),
         ("fedamp", {"alpha": 0.05, "lambda": 0.0}, {}, None),
         ("fedamp", {}, {}, None),
@@ -83,20 +65,15 @@ def test_a_client_that_diverges_is_pointed_to_a_rate_that_is_set(name, settings,
         # clients.
         ("fedamp", {}, {"clients": 100, "lr": 0.2}, None),
         ("fedamp", {}, {"clients": 100, "lr": 0.3}, "lr x lambda / alpha = 1.2 in round 1;"),
-        (
-            "fedamp",
-            {},
-            {"clients": 100, "lr": 0.3, "membership": {"unseen": tuple(range(50, 100))}},
-            None,
-        ),
+        ("fedamp", {}, {"clients": 100, "lr": 0.3, "membership": {"unseen": FIFTY}}, None),
         ("heurfedamp", {}, {"clients": 100, "lr": 0.3}, None),
         # 0.3 / 4 in round 1, the whole of it from round 4 on.
-        (
-            "ditto",
-            {"lambda": 10.0},
-            {"lr": 0.3, "lr_warmup_rounds": 3, "rounds": 10},
-            "lr x lambda = 3",
-        ),
+        ("ditto", {"lambda": 10.0}, {"lr": 0.3, "lr_warmup_rounds": 3, "rounds": 9}, "ambda = 3"),
+        # The scheduler lambda(r) is over after a fifth of the rounds.
+        ("apple", {"mu": 0.1}, {"rounds": 4}, "method.mu has no effect"),
+        ("apple", {"mu": 0.1}, {"rounds": 5}, None),
+        ("apple", {"schedule": "exponential"}, {"rounds": 5}, "set method.mu"),
+        ("apple", {"schedule": "exponential", "mu": 0.0}, {"rounds": 5}, None),
     ],
 )
 def test_a_run_is_warned_of_its_worst_rounds(name, settings, overrides, expected):
@@ -108,7 +85,7 @@ def test_a_run_is_warned_of_its_worst_rounds(name, settings, overrides, expected
     ("settings", "overrides", "does", "does_not"),
     [
         ({"alpha_schedule": "sqrt"}, {"rounds": 400}, "fewer rounds", "method.alpha "),
-        ({"alpha_schedule": "diminishing"}, {"rounds": 30}, "lr_decay", "fewer rounds"),
+        (DIMINISHING, {"rounds": 30}, "lr_decay", "fewer rounds"),
         ({"alpha": 0.05}, {}, "method.alpha well above", "fewer rounds"),
         ({}, {"clients": 1000}, "method.lambda", "method.alpha "),
     ],

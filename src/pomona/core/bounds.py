@@ -22,6 +22,8 @@ DEEPEST = 64  # nested lists and objects
 NESTED = (Mapping, list, tuple)
 LONGEST = 500  # characters in a line from another party
 ROUNDS = 10**6  # the highest number of a round
+FIRST_ROUND = "first round"  # marks a method's key that names the round from which something acts
+FirstRound = Annotated[int, Field(ge=1, le=ROUNDS), FIRST_ROUND]
 MAX_CLIENTS = 10**4  # the maximum number of clients in a federation
 HUGE = 1e100  # keeps sums of squares over samples and silos finite
 LARGEST = 1e18  # of a measurement, whose square float32 still holds

@@ -1,12 +1,15 @@
 """Checks before a run: impossible combinations, and warnings."""
 
+from collections.abc import Iterator
+
 import torch
 
 from pomona.config import Config
+from pomona.core.bounds import FIRST_ROUND
 from pomona.core.errors import ConfigError
 from pomona.core.notes import Note
 from pomona.core.training_settings import require_steps
-from pomona.federation.round_plan import round_of
+from pomona.federation.round_plan import cohort_size, round_of
 from pomona.federation.secure_sum import require_sums
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
@@ -56,7 +59,8 @@ def cautions(scenario: Scenario) -> list[Note]:
     lines = [
         _slow(scenario),
         scenario.choice.reason,
-        _unused(scenario),
+        *_unused(scenario.config),
+        _unaveraged(scenario),
         _plain(scenario),
         _frozen(scenario),
         _activated(scenario),
@@ -69,17 +73,12 @@ def caution(config: Config) -> str | None:
     between.
     """
     warn, last = config.method.method().caution, config.rounds
-    numbers = (
-        1,
-        min(config.lr_warmup_rounds + 1, last),
-        last,
-        *range(1, last, max(1, last // MAX_CHECKED)),
-    )
-    warnings = (
-        warn(round_of(config, k), len(config.membership.members(config.clients, k)))
-        for k in numbers
-    )
-    return next((line for line in warnings if line), None)
+    fastest, between = min(config.lr_warmup_rounds + 1, last), max(1, last // MAX_CHECKED)
+    for number in (1, fastest, last, *range(1, last, between)):
+        members = len(config.membership.members(config.clients, number))
+        if warning := warn(round_of(config, number), members):
+            return warning
+    return None
 
 
 def bf16_instructions() -> list[str]:
@@ -96,31 +95,41 @@ def _slow(scenario: Scenario) -> str:
     config = scenario.config
     if config.precision != "bf16" or config.device != "cpu":
         return ""
-    if config.engine != "torch" and not scenario.why_torch():
-        # an engine detects its own instructions: the native one's are none on ARM
-        emulates = load_engine(scenario.engine).emulates_bf16
-        return (
-            f"the {scenario.engine} engine emulates bf16 on this processor: it is slower than fp32 "
-            "here"
-            if emulates
-            else ""
-        )
-    if not bf16_instructions():
-        return (
-            "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than "
-            "fp32 here"
-        )
+    by_engine = config.engine != "torch" and not scenario.why_torch()
+    # an engine detects its own instructions: the native one's are none on ARM
+    if by_engine and load_engine(scenario.engine).emulates_bf16:
+        return f"the {scenario.engine} engine emulates bf16 on this processor, slower than fp32"
+    if not by_engine and not bf16_instructions():
+        return "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32"
     return ""
 
 
-def _unused(scenario: Scenario) -> str:
-    """Warn if averaged statistics are set but no model can use them."""
-    config = scenario.config
-    if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
-        return (
-            f"buffers = average: {config.method.name} has no global model, so each client's "
-            "models have BatchNorm statistics of its own data"
-        )
+def _unused(config: Config) -> Iterator[str]:
+    """Note what would act after the last round only, or with more clients. It is no error: a run is
+    tried with few rounds, and goes on with more.
+    """
+    rounds, stop = config.rounds, config.stop
+    fields = type(config.method).model_fields
+    first_rounds = [key for key, field in fields.items() if FIRST_ROUND in field.metadata]
+    quiet_until = {f"method.{key}": getattr(config.method, key) - 1 for key in first_rounds} | {
+        "lr_milestones": max(config.lr_milestones, default=0),
+        "lr_schedule": (config.lr_schedule == "cosine") * (config.lr_warmup_rounds + 1),
+        "stop": max(stop.patience * config.eval_every, stop.after) if stop else 0,
+    }
+    for key, number in quiet_until.items():
+        if number >= rounds:
+            yield f"{key} acts after round {number}, and the run ends with round {rounds}"
+    if config.participation < 1 < config.clients == cohort_size(config, config.clients):
+        yield f"participation = {config.participation:g} of {config.clients} clients is all of them"
+
+
+def _unaveraged(scenario: Scenario) -> str:
+    """Note averaged statistics that no model has, or that none can use."""
+    config, initial = scenario.config, scenario.initial
+    if config.buffers == "average" and not initial.statistics.numel():
+        return f"buffers = average: no BatchNorm layer of {config.model.name} is trained"
+    if config.buffers == "average" and not config.method.method().server.global_model:
+        return f"buffers = average: {config.method.name} has no global model; clients keep theirs"
     return ""
 
 
@@ -128,11 +137,10 @@ def _plain(scenario: Scenario) -> str:
     """Warn if a method is about some layers, and none of them is trained."""
     config, initial = scenario.config, scenario.initial
     requirements = config.method.method().card.needs
+    low_rank = any(is_lora_factor(e.name, "B") for e in initial.parameters)
     if requirements.without_norms and not initial.norms:
         equivalent, layer = requirements.without_norms, "normalisation layer"
-    elif requirements.without_lora and not any(
-        is_lora_factor(e.name, "B") for e in initial.parameters
-    ):
+    elif requirements.without_lora and not low_rank:
         equivalent, layer = requirements.without_lora, "low-rank change (model.train.lora)"
     else:
         return ""
@@ -166,12 +174,8 @@ def _frozen(scenario: Scenario) -> str:
         return ""
     model, trained = scenario.config.model, scenario.initial().numel()
     frequency = "once for each sample" if scenario.network.keeps_features else "in every step"
-    changing = [
-        key
-        for key, enabled in (("augment", scenario.config.augment), ("model.patch", model.patch))
-        if enabled
-    ]
-    frequency += f", since {changing[0]} changes the samples" if changing else ""
+    changing = "augment" if scenario.config.augment else "model.patch" if model.patch else ""
+    frequency += f", since {changing} changes the samples" if changing else ""
     random_weights = model.init is None and (model.name in MODELS or package(model.name))
     warning = "; it has random values, since model.init names no weights" if random_weights else ""
     return f"{trained:,} parameters are trained; the frozen part is computed {frequency}{warning}"

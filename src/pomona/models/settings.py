@@ -151,9 +151,10 @@ class ModelSettings(Settings):
     cache_features: Literal["auto", "off"] = "auto"
 
     def idle(self) -> dict[str, str]:
-        """Sizes are of some networks, and of those of one's own."""
+        """Sizes are of some networks, and of those of one's own; only weights are skipped."""
         sizes = {"hidden": ("mlp",), "width": ("fasttext", "unet"), "depth": ("unet",)}
-        return super().idle() | {
+        skips = {} if self.init or self.init_sha256 else {"init_skip": "only with model.init"}
+        return skips | {
             key: f"only for model.name = {' or '.join(names)}"
             for key, names in sizes.items()
             if self.name not in names and ":" not in self.name

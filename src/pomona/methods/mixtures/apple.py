@@ -120,27 +120,28 @@ class APPLE(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        weighed = self.mu > 0 and self.schedule_share > 0
-        card = replace(
-            CARDS[self.core_step],
-            exchange=replace(
-                CARDS[self.core_step].exchange,
-                down_models=lambda clients: limit(self.budget, clients),
-            ),
+        card = CARDS[self.core_step]
+        request = {"request": f"whose cores it wants next, at most {self.budget}"}
+        exchange = replace(
+            card.exchange,
+            down_models=lambda clients: limit(self.budget, clients),
+            reveals=request if self.budget else card.exchange.reveals,
         )
-        if self.budget:
-            card = replace(
-                card,
-                exchange=replace(
-                    card.exchange,
-                    reveals={"request": f"whose cores it wants next, at most {self.budget}"},
-                ),
+        weighed = replace(card.needs, total_rounds=self.mu > 0 and self.schedule_share > 0)
+        card = replace(card, exchange=exchange, needs=weighed)
+        return base.Method(server(self), client(self), card, self.caution)
+
+    def caution(self, round_: base.Round, _members: int) -> str | None:
+        """Warn of a proximal term that has no weight in any round, or a schedule without it."""
+        if self.mu and not base.floored(self.schedule_share, round_.total):
+            return (
+                f"method.mu has no effect: method.schedule_share = {self.schedule_share:g} of "
+                f"{round_.total} rounds is none; raise it, or rounds"
             )
-        return base.Method(
-            server(self),
-            client(self),
-            replace(card, needs=replace(card.needs, total_rounds=weighed)),
-        )
+        shape = {"schedule", "schedule_share"} & self.model_fields_set
+        if shape and "mu" not in self.model_fields_set:  # who sets 0, as a search does, knows
+            return f"method.{min(shape)} has no effect, since method.mu = 0; set method.mu"
+        return None
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:

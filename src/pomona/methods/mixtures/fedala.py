@@ -35,6 +35,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pomona.core.bounds import FirstRound
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.settings import Settings
 from pomona.methods import base
@@ -68,7 +69,7 @@ class ALA(Settings):
     )
     weight_lr: float = Field(1.0, ge=0)
     stage_epochs: int = Field(40, ge=1, le=10**6)
-    start_round: int = Field(1, ge=1, le=10**6)
+    start_round: FirstRound = 1
     round_epochs: int = Field(1, ge=0, le=10**6)
 
 

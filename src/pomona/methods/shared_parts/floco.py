@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from pomona.core.bounds import FirstRound
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.methods import base
@@ -59,7 +60,7 @@ class Floco(base.MethodSettings):
 
     name: Literal["floco"] = "floco"
     corners: int = Field(5, ge=1, le=100)
-    region_round: int = Field(10, ge=1, le=10**6)
+    region_round: FirstRound = 10
     radius: float = Field(0.1, ge=0, lt=WHOLE_SIMPLEX)
 
     def method(self) -> base.Method:
