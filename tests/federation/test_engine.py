@@ -172,7 +172,7 @@ def test_without_the_package_native_is_refused_before_anything_is_computed(missi
     ("settings", "reason"),
     [
         ({"model": {"name": "efficientnet-lite0"}}, "ZeroPad2d"),
-        ({"model": {"name": "mlp", "label_smoothing": 0.1}}, "plain cross-entropy"),
+        ({"model": {"name": "mlp", "label_smoothing": 0.1}}, "cross-entropy of classes"),
     ],
 )
 def test_what_the_package_does_not_know_is_pytorchs(settings, reason):

@@ -98,7 +98,7 @@ def _slow(scenario: Scenario) -> str:
     by_engine = config.engine != "torch" and not scenario.why_torch()
     # an engine detects its own instructions: the native one's are none on ARM
     if by_engine and load_engine(scenario.engine).emulates_bf16:
-        return f"the {scenario.engine} engine emulates bf16 on this processor, slower than fp32"
+        return f"the {scenario.engine} engine emulates bf16 here: bf16 is slower than fp32"
     if not by_engine and not bf16_instructions():
         return "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32"
     return ""

@@ -2,7 +2,7 @@
 levels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -48,7 +48,7 @@ def sentences(comparison: Comparison) -> list[tuple[str, list[str]]]:
 def _column(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[str]:
     finished = [e for e in entries if e.cells]
     reference = comparison.reference
-    sentences = _missing(entries, reference)
+    sentences = [*_missing(entries, reference)]
     if finished and reference:
         sentences += _runs(reference, finished[0])
         sentences += [
@@ -59,16 +59,11 @@ def _column(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[st
     return sentences
 
 
-def _missing(entries: Sequence[ComparisonRow], reference: Reference | None) -> list[str]:
+def _missing(entries: Sequence[ComparisonRow], reference: Reference | None) -> Iterator[str]:
     reasons = grouped(((e.state, _reason(e, reference)), e.row) for e in entries if not e.cells)
-    every = len(entries)
-    return [
-        (
-            f"{'Every method' if len(rows) == every else ', '.join(rows)}: "
-            f"{state}{'. ' + reason if reason else ''}."
-        )
-        for (state, reason), rows in reasons.items()
-    ]
+    for (state, reason), rows in reasons.items():
+        methods = "Every method" if len(rows) == len(entries) else ", ".join(rows)
+        yield f"{methods}: {state}{'. ' + reason if reason else ''}."
 
 
 def _reason(entry: ComparisonRow, reference: Reference | None) -> str:
