@@ -137,11 +137,13 @@ def _numbers(folder):
         path = write(folder, [["id", "x"], [100000, 0.25], [3.0, 1e-7]])
         assert read(path)[0] == {"id": ["100000", "3"], "x": ["0.25", "1e-07"]}
     accounts = '_("$"* #,##0_);_("$"* (#,##0)'  # of the first row, as accountants write
-    alike = {"0%": "0.0%", accounts: "0", "0": 'd" de "mmm'}
-    different = {"0%": "General", '0 "kg"': '0 "lb"', "0 [$€-407]": "0 [$$-409]"}
+    alike = {"0%": '"+"0%', accounts: "0", "0": 'd" de "mmm', '0"\xa0kg"': '0 "kg"', "0_%": "0"}
+    different = {"0%": '0"%"', '0 "kg"': '0 "lb"', "0 [$€-407]": "0 [$$-409]", "0.0%": "General"}
     for first, second in (*alike.items(), *different.items()):
-        path = xlsx(folder, [["x"], [0.5], [70]], {"A2": first, "A3": second})
-        assert ("in several units" in str(read(path)[1])) == (different.get(first) == second)
+        formats = {f"{c}2": first for c in "ABCD"} | {f"{c}3": second for c in "ABCD"}
+        path = xlsx(folder, [[*"wxyz"], [0.5] * 4, [70] * 4], formats)
+        addresses = re.findall(r"in (.)2 and", "".join(read(path)[1]))
+        assert addresses == [*"ABCD"] * (different.get(first) == second)
 
 
 @CASES.line("X2")

@@ -29,7 +29,9 @@ REMARKS = {
 _WORTH_PARSING = re.compile(
     rb"""<(?:\w+:)?f[\s/>]|t=["']e["']|hidden=["'](?:1|true)["']|vertAlign"""
 )
-_UNIT, _DATE = re.compile(r'%|"[^"]+"|\[\$[^-\]]+'), re.compile("[dmyhs]", re.IGNORECASE)
+# a per cent sign, a text, a currency; _% is a blank, and \% or "%" does not multiply by 100
+_UNIT = re.compile(r'(?<![_\\])(%)|"([^"]+)"|\[\$([^-\]]+)')
+_DATE, _NO_UNIT = re.compile("[dmyhs]", re.IGNORECASE), " %\xa0\u202f+-.,:()"
 _PERCENT = {"9": "0%", "10": "0.00%"}  # numbers of formats that styles do not list
 _DIGITS = re.compile(r"[-+\d.,\s]+")
 _TRUE, _FALSE = {"1", "true"}, {"0", "false"}
@@ -77,14 +79,15 @@ def _of_excel(
     pending = setup is not None and setup.get("fullCalcOnLoad") in _TRUE
     marks = defaultdict[str, list[str]](list, errors=[])
     struck, units = _struck_styles(_parsed(styles)), _units(_parsed(styles))
-    if struck or units or b"vertAlign" in texts or _WORTH_PARSING.search(content):
+    may_differ = len({*units.values()}) > 1 or "%" in units.values()
+    if struck or may_differ or b"vertAlign" in texts or _WORTH_PARSING.search(content):
         root = _parsed(content)
         marks["hidden columns"] += _hidden_columns(root, columns)
         numbered = enumerate(root.iterfind("{*}sheetData/{*}row"), start=1)
         rows = [row for number, row in numbered if int(row.get("r", number)) >= first_row]
         for row in rows:
             _add_row(marks, row, pending, struck)
-        marks["units"] += _several_units(rows, {*columns.values()}, units)
+        marks["units"] += _several_units(rows, columns.values(), units)
         if b"vertAlign" in texts + content:
             marks["raised"] += _raised(rows, [*_parsed(texts)])
     return marks
@@ -110,9 +113,10 @@ def _units(styles: ElementTree.Element) -> dict[str, str]:
     units = dict[str, str]()
     for k, style in enumerate(styles.iterfind("{*}cellXfs/{*}xf")):
         code = codes.get(style.get("numFmtId", ""), "").split(";")[0]
-        symbols = [text.strip('" ').removeprefix("[$") for text in _UNIT.findall(code)]
+        parts = _UNIT.findall(code)
+        symbols = [sign or (text + currency).strip(_NO_UNIT) for sign, text, currency in parts]
         if any(symbols) and not _DATE.search(re.sub(r'"[^"]*"|\[.*?\]', "", code)):
-            units[str(k)] = " ".join(symbols)
+            units[str(k)] = " ".join(filter(None, symbols))
     return units
 
 
@@ -123,9 +127,8 @@ def _several_units(
     sign; others often have their unit in the first row alone.
     """
     examples = defaultdict[str, dict[str, str]](dict)
-    for cell in _numbers(rows):
-        address, bare = cell.get("r", ""), "no unit" * (abs(float(cell.findtext("{*}v") or 0)) > 1)
-        unit = units.get(cell.get("s", "0"), bare)
+    for address, style, value in _numbers(rows):
+        unit = units.get(style, "no unit" * (abs(value) > 1))
         examples[address.rstrip("0123456789")].setdefault(unit, address)
     for addresses in map(examples.__getitem__, columns):
         symbols = {*addresses} - {""}
@@ -133,10 +136,11 @@ def _several_units(
             yield " and ".join(f"{unit} in {addresses[unit]}" for unit in addresses if unit)
 
 
-def _numbers(rows: Iterable[ElementTree.Element]) -> Iterator[ElementTree.Element]:
-    """Yield the cells of numbers and dates."""
-    for row in rows:
-        yield from (cell for cell in row.iterfind("{*}c[{*}v]") if cell.get("t", "n") == "n")
+def _numbers(rows: Iterable[ElementTree.Element]) -> Iterator[tuple[str, str, float]]:
+    """Yield the cells of numbers and dates: address, number of the style, and value."""
+    for cell in (cell for row in rows for cell in row if cell.get("t", "n") == "n"):
+        if value := cell.findtext("{*}v"):
+            yield cell.get("r", ""), cell.get("s", "0"), float(value)
 
 
 def _hidden_rows(content: bytes, sheet: str, first_row: int) -> list[str]:
