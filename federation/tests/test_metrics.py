@@ -157,6 +157,7 @@ def test_a_study_that_is_not_over_needs_a_server(state, completed):
     log = AuditedServer(completed=completed)
     views = [SimpleNamespace(status={"state": state, "pid": pid}, server=log) for pid in (None, 1)]
     assert [*map(metrics.healthy, views)] == [state == "finished" and completed, state != "failed"]
+    assert [*map(metrics.completed, views)] == [completed and state in {"finished", "failed"}] * 2
 
 
 def test_a_server_that_died_with_nothing_to_run_is_not_well(ran, tmp_path):

@@ -116,13 +116,14 @@ def _state(view: StudyView) -> str:
     return str(view.status["state"]).partition(";")[0]
 
 
+def completed(view: StudyView) -> bool:
+    """Whether a study is over, and the server has ended because all were."""
+    return _state(view) in FINAL_STATES and view.server.completed
+
+
 def healthy(view: StudyView) -> bool:
-    """Whether all is well with a study; unless it is over and the server has ended with it, it
-    needs a server.
-    """
-    state = _state(view)
-    over = state in FINAL_STATES and view.server.completed
-    return state in HEALTHY_STUDY and (view.status["pid"] is not None or over)
+    """Whether all is well with a study; it needs a server until it is completed."""
+    return _state(view) in HEALTHY_STUDY and (view.status["pid"] is not None or completed(view))
 
 
 def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
@@ -130,7 +131,7 @@ def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
     waiting = row["waiting"] or {}
     numbers: dict[str, float | None] = {
         "up": row["pid"] is not None,
-        "completed": view.server.completed,
+        "completed": completed(view),
         "round": row["round"],
         "rounds": row["rounds"],
         "last_round_timestamp_seconds": moment(audited.committed),
