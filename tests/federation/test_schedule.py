@@ -94,7 +94,7 @@ def test_what_adapts_for_an_evaluation_alone_does_so_where_rates_have_fallen_to_
 @pytest.mark.parametrize(
     ("method", "given", "settings", "key", "last"),
     [
-        ("fedavg", {}, {"lr_schedule": "steps", "lr_milestones": [1, 3]}, "lr_milestones", 3),
+        ("fedavg", {}, {"lr_schedule": "steps", "lr_milestones": [1, 3]}, "last of lr_", 3),
         ("fedavg", {}, {"lr_schedule": "cosine", "lr_warmup_rounds": 1}, "lr_schedule", 2),
         ("fedavg", {}, {"stop": {"patience": 2}, "eval_every": 2}, "stop", 4),
         ("fedavg", {}, {"stop": {"patience": 1, "after": 3}}, "stop", 3),

@@ -140,7 +140,7 @@ def restore(images: NDArray[np.uint8]) -> None:
             first, last = top * (width - 1) + diagonal, bottom * (width - 1) + diagonal
             steps = (0, 1, width, width + 1)
             pixels, left, above, corner = (
-                flat[first - k : last - k + 1 : width - 1] for k in steps
+                flat[first - back : last - back + 1 : width - 1] for back in steps
             )
             low, high = np.minimum(left, above), np.maximum(left, above)
             pixels += np.clip(left + above - corner, low, high)

@@ -36,7 +36,7 @@ def offset(numbers: Floats) -> float:
     if not len(numbers) or not (numbers.astype(np.float32) != numbers).any():
         return 0.0
     size = np.abs(numbers).max()
-    fine, coarse = (LEVELS * float(np.spacing(t(size))) for t in (np.float64, np.float32))
+    fine, coarse = (LEVELS * float(np.spacing(kind(size))) for kind in (np.float64, np.float32))
     return float(np.median(numbers)) if fine <= numbers.std() < coarse else 0.0
 
 

@@ -112,7 +112,7 @@ def _unused(config: Config) -> Iterator[str]:
     fields = type(config.method).model_fields
     first_rounds = [key for key, field in fields.items() if FIRST_ROUND in field.metadata]
     quiet_until = {f"method.{key}": getattr(config.method, key) - 1 for key in first_rounds} | {
-        "lr_milestones": max(config.lr_milestones, default=0),
+        "the last of lr_milestones": max(config.lr_milestones, default=0),
         "lr_schedule": (config.lr_schedule == "cosine") * (config.lr_warmup_rounds + 1),
         "stop": max(stop.patience * config.eval_every, stop.after) if stop else 0,
     }

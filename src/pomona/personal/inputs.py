@@ -299,7 +299,7 @@ def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, .
     count = len(columns) or (metadata.input_shape[0] if metadata.kind == "table" else 1)
     names = f" ({listed(columns, 12)})" if columns else ""
     if len(table.names) != count:
-        remedy = f"give {'a header with their names' if columns else 'these alone, in order'}"
+        remedy = f"give {'a header with their names' if columns else 'these, in training order'}"
         raise DataError(
             f"{table.path} has {len(table.names)} columns, the model takes {count}{names}; {remedy}"
         )

@@ -136,7 +136,7 @@ def _unit_factor(factor: float) -> float | None:
 def _described(names: Sequence[str], samples: Sequence[Values], split: Split) -> str:
     """Describe a column whose clients are in two groups."""
     groups = split.minority, split.majority
-    low, high = (float(np.median([np.nanmedian(samples[i]) for i in g])) for g in groups)
+    low, high = (float(np.median([np.nanmedian(samples[i]) for i in group])) for group in groups)
     single = len(split.majority) == 1
     reference = names[split.majority[0]] if single else "the other clients"
     ratio = float(f"{10 ** abs(split.factor):.1e}")  # two digits

@@ -221,8 +221,8 @@ class Strays:
         guess = f": {APPEARANCES[appearance].guess}" if APPEARANCES[appearance].guess else ""
         values = f" ({listed(self.values, 4)})" if appearance in {"category", "markers"} else ""
         also = f"; and {sum(cell.rows for cell in self.gaps)} gaps" if self.gaps else ""
-        reason = f"{EXPECTED[self.kind]}, {example}{guess}{values}{also}"
-        return f"column {self.name}: {self.count} of {rows} are not {reason}"
+        expected = f"{EXPECTED[self.kind]}, {example}{guess}{values}{also}"
+        return f"column {self.name}: {self.count} of {rows} are not {expected}"
 
 
 def remedies(columns: Sequence[Strays], rows: int, settings: Features) -> list[str]:
