@@ -217,13 +217,13 @@ def test_markers_of_gaps_below_a_column_that_spreads_widely_are_noted(tmp_path):
     degrees, and -1 a change, where numbers below 0 are usual.
     """
     draw = np.random.default_rng(5)
-    ranges = {"ldh": (20, 400), "age": (20, 95), "change": (-12, 12), "degrees": (-9, 25)}
+    ranges = {"ldh": (20, 400), "age": (20, 95), "change": (-12, 12), "temp": (-9, 25)}
     rows = pd.DataFrame({name: draw.integers(*ends, 200) for name, ends in ranges.items()})
     rows.assign(y=np.arange(200) % 2).to_csv(tmp_path / "rows.csv", index=False)
     data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
     run = pomona.run(method="fedavg", data=data, clients=2, rounds=1, lr=0.1)
     cells = {"ldh": [50, 70, 300, -9, -9], "age": [40, 45, 50, 77, 77], "change": [-1, -1, 2, 5, 8]}
-    cells["degrees"] = [3, 5, 9, 2, -7]
+    cells["temp"] = [3, 5, 9, 2, -7]
     note = read(pd.DataFrame(cells), PersonalModel.of(run, 0).about).note
     assert note.count("below most training rows") == 1
     assert "column ldh: 2 of 5 rows have -9, below most" in note
@@ -251,14 +251,14 @@ def test_markers_of_gaps_are_gaps_for_a_model_of_rows_without_any(tmp_path):
 
 def test_a_marker_of_one_column_is_noted_in_single_rows_of_another(tmp_path):
     """Though -9 is no further than 1.8 deviations below a mean of skewed numbers."""
-    crp = np.exp(np.linspace(0, 5, 60))
-    rows = pd.DataFrame({"age": np.arange(60.0), "crp": crp, "y": np.arange(60) % 2})
+    ages = np.arange(60)
+    rows = pd.DataFrame({"age": ages, "crp": np.exp(ages / 12), "temp": ages - 20, "y": ages % 2})
     rows.to_csv(tmp_path / "rows.csv", index=False)
     data = {"name": "table", "path": tmp_path / "rows.csv", "label_column": "y"}
     for markers, count in (({}, 0), ({"age": (-9,)}, 1)):
         run = pomona.run(data=data | {"missing_values": markers}, clients=2, rounds=1, lr=0.1)
-        note = read(pd.DataFrame({"age": [5], "crp": [-9]}), PersonalModel.of(run, 0).about).note
-        assert note.count("column crp: 1 of 1 rows have -9") == count
+        note = read(rows[:1].assign(crp=-9, temp=-9), PersonalModel.of(run, 0).about).note
+        assert note.count("rows have -9") == note.count("column crp: 1 of 1 rows") == count
     (tmp_path / "a.csv").write_text("AGE,CRP\n5,3\n")  # whose first line is no row
     with pytest.raises(DataError, match="differ in capital letters"):
         read(tmp_path / "a.csv", PersonalModel.of(run, 0).about)

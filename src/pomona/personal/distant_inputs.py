@@ -111,18 +111,18 @@ def _negative_markers(
     values: NDArray[Any], is_listed: NDArray[np.bool], training: Training
 ) -> NDArray[np.bool]:
     """Return which of the values (n,) are listed, below 0, and unlike the other rows, or, if there
-    are few, all rows of the training, or equal to ``markers`` of it.
+    are few, all rows of the training, or, where few of these were, equal to ``markers``.
     """
     mean, deviation, _, markers = training
     # 77 may be an age, and -1 a change
     marked = is_listed & (values < 0) & (mean > deviation / 4)
     remaining = values[~marked]
-    if len(values) < FEW_ROWS or not len(remaining):
-        low = values < mean - DISTANT_MARKER * deviation
-        return marked & (low | (values <= REPEATED_DIGITS) | np.isin(values, markers))
-    distant = np.isin(values, outside(values) if marked.any() else ())
     # not degrees Celsius, which may be -7 in one row of five
     seldom_negative = deviation > WIDE or mean > 2 * deviation
+    if len(values) < FEW_ROWS or not len(remaining):
+        low = values <= max(mean - DISTANT_MARKER * deviation, REPEATED_DIGITS)
+        return marked & (low | (seldom_negative & np.isin(values, markers)))
+    distant = np.isin(values, outside(values) if marked.any() else ())
     if seldom_negative and (remaining >= 0).all():
         distant |= values < -1
     return marked & distant
