@@ -537,6 +537,7 @@ def test_training_alone_is_not_set_beside_a_study_on_other_rows(tmp_path):
     """After rows have been added to the data of a study that is over."""
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5))
+    assert silo_report.report(folder)[0].alone  # stored, and not to be taken for the others'
     agreement = Federation.load(folder / "federation.toml").agreement
     pinned = PinnedAgreement(agreement=agreement, rows="0" * 64)
     json_store.write_sealed(folder / "state" / "agreement.json", pinned)

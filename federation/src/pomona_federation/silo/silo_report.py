@@ -22,11 +22,11 @@ from pomona.personal.model_card import privacy_spent
 from pomona.record.presentation import Presentation
 from pomona.simulation import simulate
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.json_store import read_json, write_json
+from pomona_federation.json_store import read_json, read_sealed, write_json
 from pomona_federation.silo import history
 from pomona_federation.silo.history import HistoryEntry
 from pomona_federation.silo.privacy_budget import overview
-from pomona_federation.silo.silo_in_study import Silo, same_rows
+from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo, same_rows
 from pomona_federation.silo.silo_scenario import own_scenario
 
 LOCAL_SCORES = "alone.json"
@@ -49,7 +49,7 @@ class Evaluation(Settings):
 
 
 class LocalScores(Settings):
-    """Scores of local training; ``key`` names the run, the metric and the rounds."""
+    """Scores of local training; ``key`` names agreement, metric, rounds and rows."""
 
     key: str
     alone: Evaluation
@@ -187,10 +187,8 @@ def peers(terms: StudyAgreement, newcomers: Mapping[str, str]) -> list[str]:
     its number.
     """
     founders = dict(enumerate(silo.name for silo in terms.federation.silo))
-    return [
-        founders.get(k) or newcomers.get(str(k)) or f"place {k}"
-        for k in range(terms.federation.places)
-    ]
+    places = range(terms.federation.places)
+    return [founders.get(k) or newcomers.get(str(k)) or f"place {k}" for k in places]
 
 
 def helpers(
@@ -218,7 +216,8 @@ def _local_scores(
 ) -> dict[str, Any] | None:
     """Scores of local training for as many rounds, computed once; None on other data."""
     terms = silo.terms
-    key = f"{terms.agreement}-{terms.config.metric}-{rounds}"
+    pinned = read_sealed(PinnedAgreement, silo.state / PINNED)
+    key = f"{terms.agreement}-{terms.config.metric}-{rounds}-{pinned and pinned.rows}"
     path = silo.state / "node" / LOCAL_SCORES
     with suppress(StorageError):  # recomputed
         cached = read_json(LocalScores, path)
